@@ -1,0 +1,42 @@
+"""bracketflow: eigenvectors of a matrix you can only multiply with, blind to any background."""
+
+from bracketflow.core import (
+    BadObservation,
+    ObservationError,
+    Probe,
+    Result,
+    State,
+    Status,
+)
+from bracketflow.driver import (
+    aligned_below,
+    decompose,
+    lyapunov,
+    lyapunov_below,
+    max_matvecs,
+    max_steps,
+    residual_below,
+    run,
+    track,
+    trajectory,
+)
+from bracketflow.flows import (
+    Adaptive,
+    BrockettFlow,
+    Certified,
+    Constant,
+    Decay,
+    DoubleBracketFlow,
+)
+from bracketflow.geometry import (
+    basis_error,
+    cayley,
+    neumann,
+    polar,
+    qr,
+    random_basis,
+    subspace_error,
+)
+from bracketflow.oracles import as_operator, check_symmetric, counted, gram, shifted
+
+__version__ = "0.1.0"

@@ -1,0 +1,252 @@
+"""The shared nouns: Probe, State, Status, Result and the error of a bad observation.
+
+Arrays are NumPy or PyTorch, (..., n, k): leading axes are an ensemble of independent problems.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import array_api_compat
+import numpy as np
+
+Array = Any  # a NumPy array or a torch tensor; what comes in decides what goes out
+Scalar = Any  # a number, or an array of the ensemble's shape
+
+
+def namespace(array: Array) -> Any:
+    """Array API namespace of `array`: NumPy itself, unwrapped, for an ndarray."""
+    return np if isinstance(array, np.ndarray) else array_api_compat.array_namespace(array)
+
+
+def epsilon(array: Array) -> float:
+    """Machine epsilon of the array's dtype."""
+    return float(namespace(array).finfo(array.dtype).eps)
+
+
+def diagonal(matrix: Array) -> Array:
+    """Diagonals (..., k) of (..., k, k)."""
+    if isinstance(matrix, np.ndarray):
+        return matrix.diagonal(axis1=-2, axis2=-1)
+    return namespace(matrix).linalg.diagonal(matrix)
+
+
+def identity_like(matrix: Array) -> Array:
+    """I of the last axis' size, with the dtype and device of `matrix`."""
+    if isinstance(matrix, np.ndarray):
+        return np.eye(matrix.shape[-1], dtype=matrix.dtype)
+    return namespace(matrix).eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+
+
+def off_diagonal(matrix: Array) -> Array:
+    """off(A) = A − diag(A) of (..., k, k)."""
+    return matrix - diagonal(matrix)[..., None] * identity_like(matrix)
+
+
+def frobenius_squared(matrix: Array) -> Scalar:
+    """‖A‖_F² of (..., m, n), one number a member."""
+    if isinstance(matrix, np.ndarray):
+        # One pass and no temporary; sum(A * A) makes one as large as A.
+        return np.einsum("...ij,...ij->...", matrix, matrix)
+    return namespace(matrix).sum(matrix * matrix, axis=(-2, -1))
+
+
+def to_host(value: Scalar) -> np.ndarray:
+    """A small per-member quantity as a NumPy array, for decisions and records."""
+    if isinstance(value, np.ndarray | np.generic | float | int):
+        return np.asarray(value)
+    return np.asarray(value.detach().cpu())
+
+
+def whole_number(
+    value: Any, name: str, *, at_least: int, at_most: int | None = None, limit: str = ""
+) -> int:
+    """`value` as an int, or an error that names the argument, its value and the remedy."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be a whole number, got {value!r}") from None
+    if number < at_least or (at_most is not None and number > at_most):
+        upper = f" and at most {at_most} ({limit})" if at_most is not None else ""
+        raise ValueError(f"{name} must be at least {at_least}{upper}, got {number}")
+    return number
+
+
+class Status(Enum):
+    """Why a run ended. The value is the advice."""
+
+    CONVERGED = "Converged: the residuals are below the tolerance, measured on a shift-free scale."
+    NOISE_FLOOR = (
+        "The error is down to what the noise in the observations allows: "
+        "give more observations, or larger batches."
+    )
+    PRECISION_FLOOR = (
+        "The residuals are down to the rounding of the products, about 4·eps·|background|: "
+        "use float64, or remove a known background before the product."
+    )
+    GAP_TOO_SMALL = (
+        "Neighbouring eigenvalues are too close to tell their vectors apart: "
+        "trust the subspace, ask for another k, or run on."
+    )
+    MOVING = "The basis is still moving: run on, or stop by a rule that fits a drifting signal."
+    STEP_LIMIT = (
+        "The limit on steps or products was reached first: raise it, or resume from `state`."
+    )
+    STREAM_ENDED = "The stream ended before any stop rule fired: resume from `state` with more."
+    TOO_MANY_BAD = "Too many observations in a row were refused: see `bad` for steps and reasons."
+    NOT_SYMMETRIC = (
+        "The operator is not symmetric: check it with bf.check_symmetric, or pass (A + A.T) / 2."
+    )
+    INTERRUPTED = "Interrupted from outside: the state is whole, resume from `state`."
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class ObservationError(ValueError):
+    """An observation was refused; the state is as it was.
+
+    Attributes
+    ----------
+    reason : str
+        The short cause: "non-finite", "wrong shape", "not symmetric", "drowned" or "raised".
+    members : tuple of index tuples
+        The ensemble members concerned; empty for a single problem.
+    """
+
+    def __init__(self, reason: str, message: str, members: tuple[tuple[int, ...], ...] = ()):
+        where = f" (ensemble members {list(members)})" if members else ""
+        super().__init__(f"{reason} observation{where}: {message}")
+        self.reason = reason
+        self.members = members
+
+
+class BadObservation(NamedTuple):
+    """One refused observation: the step at which it came and why it was refused."""
+
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """What one block product Y = C X tells of the basis X, with the level s taken out.
+
+    s = tr(XᵀY)/tr(XᵀX),  H = sym(Xᵀ(Y − sX)),  R = (Y − sX) − X H.
+
+    H and R are the same for C and C + αI, for every X; everything downstream reads only them.
+    """
+
+    basis: Array
+    centred: Array
+    """Y − sX, (..., n, k)."""
+    background: Scalar
+    """The level s. Its changes on a settled basis are those of σ²; it contains the mean of the
+    tracked eigenvalues."""
+    rayleigh: Array
+    """H, exactly symmetric, (..., k, k)."""
+    matvecs: int
+    """Products with the operator that this probe cost, per member."""
+
+    @cached_property
+    def residual(self) -> Array:
+        """R, (..., n, k): what of C X leaves the span of X."""
+        return self.centred - self.basis @ self.rayleigh
+
+    @property
+    def is_square(self) -> bool:
+        """Whether k = n, where R = 0 but for rounding."""
+        return bool(self.basis.shape[-1] == self.basis.shape[-2])
+
+    @cached_property
+    def ritz_values(self) -> Array:
+        """Eigenvalues of H, ascending."""
+        return namespace(self.rayleigh).linalg.eigvalsh(self.rayleigh)
+
+    @cached_property
+    def residual_norm(self) -> Scalar:
+        """‖R‖₂, zero for k = n."""
+        if self.is_square:
+            return 0 * self.rayleigh[..., 0, 0]
+        xp = namespace(self.residual)
+        largest = xp.linalg.eigvalsh(self.residual.mT @ self.residual)[..., -1]
+        return xp.sqrt(xp.where(largest > 0, largest, 0 * largest))
+
+    @cached_property
+    def range(self) -> Scalar:
+        """λ_max(H) − λ_min(H)."""
+        return self.ritz_values[..., -1] - self.ritz_values[..., 0]
+
+    @cached_property
+    def spread(self) -> Scalar:
+        """λ_max(H) − λ_min(H) + ‖R‖₂: the shift-free scale of every relative statement."""
+        return self.range + self.residual_norm
+
+    @cached_property
+    def lyapunov(self) -> Scalar:
+        """f = ½‖off H‖_F² + ‖R‖_F²; for k = n, where R is rounding only, the paper's f."""
+        inside = 0.5 * frobenius_squared(off_diagonal(self.rayleigh))
+        return inside if self.is_square else inside + frobenius_squared(self.residual)
+
+    @cached_property
+    def residuals(self) -> Array:
+        """r_i with r_i² = ‖R e_i‖² + Σ_{j≠i} H_ji²: how far column i is from an eigenvector."""
+        return column_residuals(self.rayleigh, None if self.is_square else self.residual)
+
+
+def column_residuals(rayleigh: Array, residual: Array | None) -> Array:
+    """r_i = (‖R e_i‖² + Σ_{j≠i} H_ji²)^½, with R = 0 when `residual` is None."""
+    xp = namespace(rayleigh)
+    off = off_diagonal(rayleigh)
+    squares = xp.sum(off * off, axis=-2)
+    if residual is not None:
+        squares = squares + xp.sum(residual * residual, axis=-2)
+    return xp.sqrt(squares)
+
+
+class State(NamedTuple):
+    """All that a method carries from one observation to the next. O(nk) memory."""
+
+    basis: Array
+    """X, (..., n, k), orthonormal columns, C-contiguous."""
+    steps: Any = 0
+    """Moves since `init`; for an ensemble an integer array of its shape."""
+    matvecs: Any = 0
+    """Products with the operator since `init`."""
+    seen: Any = 0.0
+    """Largest spread of H seen so far: what a drowned observation is measured against."""
+    memory: Any = None
+    """The method's own: nested tuples of arrays and numbers."""
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What a run found. Never better than its `state`.
+
+    When a stop rule fired, vectors, residuals and status speak of one basis. When the stream
+    ended, `state` has absorbed the last observation and `residuals` are those that this
+    observation showed of the basis before that last move.
+    """
+
+    eigenvalues: Array
+    """Descending, background included."""
+    eigenvectors: Array
+    """The columns of `state.basis` in the order of `eigenvalues`, largest entry positive."""
+    residuals: Array
+    """r_i² = ‖R e_i‖² + Σ_{j≠i} H_ji²."""
+    background: Scalar
+    """The last level s: σ² plus the mean of the tracked eigenvalues."""
+    status: Any
+    state: State
+    bad: tuple[BadObservation, ...] = ()
+
+    @property
+    def converged(self) -> Any:
+        """Whether the status is CONVERGED; for an ensemble a boolean array."""
+        if isinstance(self.status, Status):
+            return self.status is Status.CONVERGED
+        return np.asarray(self.status == Status.CONVERGED, dtype=bool)

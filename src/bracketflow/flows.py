@@ -1,0 +1,376 @@
+"""The paper's two flows, exact in floating point, and the rules that choose their step size.
+
+A step reads: observe, generator, step size, retract. Ours differ from the printed algorithms in
+three ways, and only in rounding: the product is centred, Ω is exactly skew, and the retraction
+returns a basis that is orthonormal by measurement.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite, pi
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from bracketflow.core import (
+    Array,
+    Probe,
+    Scalar,
+    State,
+    diagonal,
+    frobenius_squared,
+    identity_like,
+    namespace,
+    to_host,
+)
+from bracketflow.geometry import Retraction, cayley, check_basis, polar
+from bracketflow.oracles import observe, resolved_spread
+
+# Step sizes -------------------------------------------------------------------------------------
+
+
+class StepRule(Protocol):
+    """η from the probe, the count of steps, the rule's own memory and ν₁ (None on SO(n))."""
+
+    def start(self) -> Any:
+        """Memory before the first step."""
+        ...
+
+    def size(
+        self, probe: Probe, steps: Any, memory: Any, top_weight: float | None
+    ) -> tuple[Scalar, Any]:
+        """η for this step, and the memory for the next."""
+        ...
+
+
+def _positive(value: float, name: str) -> float:
+    if not (isinstance(value, int | float | np.number) and isfinite(value) and value > 0):
+        raise ValueError(f"{name} must be a positive finite number, got {value!r}")
+    return float(value)
+
+
+@dataclass(frozen=True)
+class Constant:
+    """η_t = eta."""
+
+    eta: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "eta", _positive(self.eta, "eta"))
+
+    def start(self) -> None:
+        """Nothing to remember."""
+
+    def size(
+        self, probe: Probe, steps: Any, memory: Any, top_weight: float | None
+    ) -> tuple[Scalar, Any]:
+        """η."""
+        return self.eta, memory
+
+
+@dataclass(frozen=True)
+class Decay:
+    """η_t = c/(t + k0), the schedule of the paper's O(1/k) theorem."""
+
+    c: float
+    k0: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "c", _positive(self.c, "c"))
+        object.__setattr__(self, "k0", _positive(self.k0, "k0"))
+
+    def start(self) -> None:
+        """Nothing to remember."""
+
+    def size(
+        self, probe: Probe, steps: Any, memory: Any, top_weight: float | None
+    ) -> tuple[Scalar, Any]:
+        """c/(t + k0)."""
+        return self.c / (steps + self.k0), memory
+
+
+@dataclass(frozen=True)
+class Certified:
+    """η = fraction/L: guaranteed descent of f on SO(n), from the spectrum of H alone.
+
+    `bound="sharp"`: L = 12 r², r = (λ_max(H) − λ_min(H))/2, for every n. `bound="paper"`: the
+    printed L_C = (4√n + 8)‖C_e‖₂², which carries a needless √n.
+    """
+
+    fraction: float = 0.9
+    bound: Literal["sharp", "paper"] = "sharp"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.fraction <= 1:
+            raise ValueError(f"fraction must be in (0, 1], got {self.fraction!r}")
+        if self.bound not in ("sharp", "paper"):
+            raise ValueError(f'bound must be "sharp" or "paper", got {self.bound!r}')
+
+    def start(self) -> None:
+        """Nothing to remember."""
+
+    def size(
+        self, probe: Probe, steps: Any, memory: Any, top_weight: float | None
+    ) -> tuple[Scalar, Any]:
+        """fraction/L, and 0 where H = 0: nothing to do there."""
+        if self.bound == "sharp":
+            smoothness = 3 * probe.range**2
+        else:
+            values = probe.ritz_values
+            norm = namespace(values).max(abs(values), axis=-1)
+            smoothness = (4 * probe.basis.shape[-2] ** 0.5 + 8) * norm**2
+        return _quotient(self.fraction, smoothness), memory
+
+
+@dataclass(frozen=True)
+class Adaptive:
+    """The longest step known to be safe, from H and R alone; nothing to set.
+
+    SO(n): 1.8/(λ_max(H) − λ_min(H))², just inside the measured edge 2/range². St(k, n): 0.9/(2ν₁ρ)
+    with ρ the running maximum of range(H) + 2‖R‖₂, because the part of the spectrum not yet seen
+    can be larger than the range of H.
+    """
+
+    def start(self) -> float:
+        """ρ = 0: nothing seen."""
+        return 0.0
+
+    def size(
+        self, probe: Probe, steps: Any, memory: Any, top_weight: float | None
+    ) -> tuple[Scalar, Any]:
+        """η and the running maximum ρ."""
+        if top_weight is None:
+            return _quotient(1.8, probe.range**2), memory
+        reach = probe.range + 2 * probe.residual_norm
+        reach = namespace(probe.basis).where(reach > memory, reach, memory + 0 * reach)
+        return _quotient(0.9, 2 * top_weight * reach), reach
+
+
+def _quotient(numerator: float, denominator: Scalar) -> Scalar:
+    """numerator/denominator, and 0 where the denominator is 0."""
+    xp = namespace(denominator) if hasattr(denominator, "shape") else np
+    positive = denominator > 0
+    return xp.where(positive, numerator / xp.where(positive, denominator, 1.0), 0.0)
+
+
+def _as_step_rule(step: Any) -> StepRule:
+    if isinstance(step, int | float | np.number):
+        return Constant(float(step))
+    if hasattr(step, "size") and hasattr(step, "start"):
+        return step  # type: ignore[no-any-return]
+    raise TypeError(
+        f"step must be a number or a rule such as bf.Adaptive() or bf.Certified(), got {step!r}"
+    )
+
+
+def _per_member(value: Scalar, like: Array) -> Scalar:
+    """A step size made to multiply (..., k, k) blocks in the dtype of `like`."""
+    if isinstance(value, float):
+        return value
+    if isinstance(like, np.ndarray):
+        value = np.asarray(value, dtype=like.dtype)
+    else:
+        value = namespace(like).asarray(value, dtype=like.dtype, device=like.device)
+    return value[..., None, None]
+
+
+# Flows ------------------------------------------------------------------------------------------
+
+
+def _start(basis: Array, rule: StepRule) -> State:
+    basis = check_basis(basis)
+    ensemble = tuple(basis.shape[:-2])
+    zero: Any = np.zeros(ensemble, dtype=np.int64) if ensemble else 0
+    return State(basis, zero, zero, 0.0, rule.start())
+
+
+def _advance(state: State, probe: Probe, basis: Array, memory: Any) -> State:
+    spread = resolved_spread(probe)
+    seen = namespace(spread).maximum(spread, spread * 0 + state.seen)
+    return State(basis, state.steps + 1, state.matvecs + probe.matvecs, seen, memory)
+
+
+@dataclass(frozen=True)
+class DoubleBracketFlow:
+    """The paper's flow on SO(n): X ← X Cay(ηΩ), Ω = [H, diag H] (Algorithm 1).
+
+    Parameters
+    ----------
+    step : float or step rule
+        `Certified` (default), `Adaptive`, `Constant`, `Decay`; a float means `Constant`.
+    retraction : function
+        `cayley` (default), `neumann(order)`, `qr` or `polar`.
+    givens_escape : bool
+        At a degenerate block, H_ii = H_jj with b = H_ij ≠ 0, the gradient is blind to the pair.
+        With this option the largest such pair is turned by π/4, which lowers f by exactly b²,
+        whenever that is more than the gradient step promises (η‖Ω‖_F²).
+    """
+
+    step_size: StepRule
+    retraction: Retraction
+    givens_escape: bool
+
+    def __init__(
+        self,
+        step: Any = None,
+        retraction: Retraction = cayley,
+        givens_escape: bool = False,
+    ):
+        object.__setattr__(self, "step_size", Certified() if step is None else _as_step_rule(step))
+        object.__setattr__(self, "retraction", _as_retraction(retraction))
+        object.__setattr__(self, "givens_escape", bool(givens_escape))
+
+    def init(self, basis: Array, rng: Any = None) -> State:
+        """State at a square orthonormal basis of either determinant, which the flow keeps."""
+        state = _start(basis, self.step_size)
+        n, k = state.basis.shape[-2:]
+        if n != k:
+            raise ValueError(
+                f"basis must be square for DoubleBracketFlow, got n = {n}, k = {k}: "
+                "use bf.BrockettFlow for the leading k"
+            )
+        return state
+
+    def step(self, operator: Any, state: State) -> tuple[State, Probe]:
+        """One observation: new state, and the probe of the state that went in."""
+        probe = observe(operator, state)
+        omega = generator(probe.rayleigh)
+        eta, memory = self.step_size.size(probe, state.steps, state.memory, None)
+        basis = self.retraction(state.basis, _per_member(eta, omega) * omega, None)
+        if self.givens_escape:
+            promised = eta * frobenius_squared(omega)
+            basis = _escaped(state.basis, basis, probe.rayleigh, promised)
+        return _advance(state, probe, basis, memory), probe
+
+
+def generator(rayleigh: Array) -> Array:
+    """Ω = [H, diag H], entrywise (H_jj − H_ii) H_ij: exactly skew and exactly shift-free."""
+    d = diagonal(rayleigh)
+    return (d[..., None, :] - d[..., :, None]) * rayleigh
+
+
+def _escaped(start: Array, moved: Array, rayleigh: Array, promised: Scalar) -> Array:
+    """`start` turned by π/4 in its largest degenerate pair where that beats the gradient step."""
+    xp = namespace(start)
+    k = rayleigh.shape[-1]
+    d = diagonal(rayleigh)
+    gap = abs(d[..., None, :] - d[..., :, None])
+    size = abs(rayleigh) * (1 - identity_like(rayleigh))
+    # Degenerate up to slack: beyond rounding, and still within 1e-6 of the full decrease b².
+    size = xp.where(gap <= 1e-3 * size, size, 0 * size)
+    flat = xp.reshape(size, (*size.shape[:-2], k * k))
+    best = xp.max(flat, axis=-1)
+    pair = xp.argmax(flat, axis=-1)
+    turned = start @ _givens(pair // k, pair % k, rayleigh, pi / 4)
+    return xp.where((best**2 > promised)[..., None, None], turned, moved)
+
+
+def _givens(i: Array, j: Array, like: Array, angle: float) -> Array:
+    """Rotation e^{tΞ}, Ξ = E_ij − E_ji, by `angle` t; I where i = j."""
+    xp = namespace(like)
+    identity = identity_like(like)
+    e_i, e_j = identity[i, :], identity[j, :]
+    outer = lambda a, b: a[..., :, None] * b[..., None, :]  # noqa: E731
+    plane = outer(e_i, e_i) + outer(e_j, e_j)
+    turn = outer(e_i, e_j) - outer(e_j, e_i)
+    cosine, sine = float(np.cos(angle)), float(np.sin(angle))
+    rotation = identity + (cosine - 1) * plane + sine * turn
+    return xp.where((i == j)[..., None, None], identity, rotation)
+
+
+@dataclass(frozen=True)
+class BrockettFlow:
+    """The paper's flow on St(k, n): X ← retract(X, η(2RN + X[H, N])), the ascent of tr(XᵀCXN).
+
+    Parameters
+    ----------
+    weights : sequence of k numbers, optional
+        Diagonal of N, strictly decreasing and positive: column a tends to the a-th eigenvector.
+        None is N = I, the Grassmann case: only the subspace matters, its projector follows
+        Ṗ = 2[P, [P, C]].
+    step : float or step rule
+        `Adaptive` (default), `Constant`, `Decay`; a float means `Constant`.
+    retraction : function
+        `polar` (default), `qr`, `cayley` or `neumann(order)`.
+    """
+
+    weights: tuple[float, ...] | None
+    step_size: StepRule
+    retraction: Retraction
+
+    def __init__(self, weights: Any = None, step: Any = None, retraction: Retraction = polar):
+        rule = Adaptive() if step is None else _as_step_rule(step)
+        if isinstance(rule, Certified):
+            raise ValueError(
+                "step=Certified(...) is proved for SO(n) only: use bf.Adaptive() or a number"
+            )
+        object.__setattr__(self, "weights", _check_weights(weights))
+        object.__setattr__(self, "step_size", rule)
+        object.__setattr__(self, "retraction", _as_retraction(retraction))
+
+    @property
+    def rotates(self) -> bool:
+        """Whether a result is read off through the eigenvectors of H (the Grassmann case)."""
+        return self.weights is None
+
+    def init(self, basis: Array, rng: Any = None) -> State:
+        """State at an orthonormal n × k basis, k ≤ n."""
+        state = _start(basis, self.step_size)
+        k = state.basis.shape[-1]
+        if self.weights is not None and len(self.weights) != k:
+            raise ValueError(
+                f"weights has {len(self.weights)} entries for a basis of k = {k} columns: "
+                "give one weight a column"
+            )
+        return state
+
+    def step(self, operator: Any, state: State) -> tuple[State, Probe]:
+        """One observation: new state, and the probe of the state that went in."""
+        probe = observe(operator, state)
+        top = 1.0 if self.weights is None else self.weights[0]
+        eta, memory = self.step_size.size(probe, state.steps, state.memory, top)
+        rotation, normal = brockett_gradient(probe, self.weights)
+        eta = _per_member(eta, rotation)
+        normal = None if normal is None else eta * normal
+        basis = self.retraction(state.basis, eta * rotation, normal)
+        return _advance(state, probe, basis, memory), probe
+
+
+def brockett_gradient(
+    probe: Probe, weights: tuple[float, ...] | None
+) -> tuple[Array, Array | None]:
+    """([H, N], 2RN): the gradient of tr(XᵀCXN) as a tangent move; N = I when weights is None."""
+    h = probe.rayleigh
+    residual = None if probe.is_square else probe.residual
+    if weights is None:
+        return 0 * h, None if residual is None else 2 * residual
+    xp = namespace(h)
+    nu = (
+        np.asarray(weights, dtype=h.dtype)
+        if xp is np
+        else xp.asarray(weights, dtype=h.dtype, device=h.device)
+    )
+    rotation = h * (nu[None, :] - nu[:, None])
+    return rotation, None if residual is None else residual * (2 * nu)
+
+
+def _check_weights(weights: Any) -> tuple[float, ...] | None:
+    if weights is None:
+        return None
+    values = tuple(float(w) for w in weights)
+    decreasing = all(a > b for a, b in zip(values, values[1:], strict=False))
+    if not values or not decreasing or not values[-1] > 0 or not isfinite(values[0]):
+        raise ValueError(
+            f"weights must be strictly decreasing and positive, got {values}: "
+            "for example (3, 2, 1), or None for the subspace alone"
+        )
+    return values
+
+
+def _as_retraction(retraction: Any) -> Retraction:
+    if not callable(retraction):
+        raise TypeError(
+            f"retraction must be a function such as bf.cayley or bf.polar, got {retraction!r}"
+        )
+    return retraction  # type: ignore[no-any-return]

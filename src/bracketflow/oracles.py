@@ -1,0 +1,360 @@
+"""Operators: whatever can be multiplied with a block of columns, and the one product a step makes.
+
+`as_operator` accepts everything once, at the edge; all else is written against `operator @ X`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from scipy.sparse.linalg import LinearOperator
+
+from bracketflow.core import (
+    Array,
+    ObservationError,
+    Probe,
+    Scalar,
+    State,
+    epsilon,
+    frobenius_squared,
+    namespace,
+    to_host,
+    whole_number,
+)
+from bracketflow.geometry import random_basis
+
+Product = Callable[[Array], Array]
+
+
+class Operator:
+    """A symmetric n × n operator: `operator @ X` for X of shape (..., n, k).
+
+    `weight` is how much one observation counts in averages; `static` says that several products
+    may be made with one observation.
+    """
+
+    __array_ufunc__ = None  # NumPy must not try to broadcast over us in `X @ operator`
+
+    def __init__(
+        self,
+        n: int | None,
+        product: Product,
+        *,
+        weight: float = 1.0,
+        static: bool = False,
+        stacks: bool = True,
+    ):
+        self.n = n
+        self.weight = weight
+        self.static = static
+        self._product = product
+        self._stacks = stacks
+
+    @property
+    def shape(self) -> tuple[int | None, int | None]:
+        """(n, n); n is None for a callable whose size is taken from the basis."""
+        return (self.n, self.n)
+
+    def __matmul__(self, block: Array) -> Array:
+        """Y = C X, checked for shape, array library and dtype."""
+        if self.n is not None and block.shape[-2] != self.n:
+            raise ObservationError(
+                "wrong shape",
+                f"the operator is {self.n} × {self.n} but the basis has columns of length "
+                f"{block.shape[-2]}: every operator of a stream must keep the size of the basis",
+            )
+        if block.ndim > 2 and not self._stacks:
+            raise ObservationError(
+                "wrong shape",
+                f"a sparse matrix or LinearOperator cannot multiply a stack of bases "
+                f"{tuple(block.shape)}: pass an array (..., n, n), a callable on (..., n, k), or "
+                "run the members one by one",
+            )
+        return _conform(self._product(block), block)
+
+
+def _conform(image: Array, block: Array) -> Array:
+    if type(image) is not type(block):
+        if not hasattr(image, "dtype") or isinstance(block, np.ndarray) != isinstance(
+            image, np.ndarray
+        ):
+            raise ObservationError(
+                "wrong type",
+                f"the operator returned {type(image).__name__} for a basis of type "
+                f"{type(block).__name__}: keep basis and operator in one array library",
+            )
+    if image.shape != block.shape:
+        raise ObservationError(
+            "wrong shape",
+            f"the operator returned shape {tuple(image.shape)} for a basis of shape "
+            f"{tuple(block.shape)}: it must map (..., n, k) to the same shape "
+            "(for an ensemble, stack the basis too)",
+        )
+    if image.dtype == block.dtype:
+        return image
+    return namespace(block).astype(image, block.dtype)
+
+
+def as_operator(x: Any, n: int | None = None, *, static: bool = False) -> Operator:
+    """Anything that multiplies, as an `Operator`.
+
+    Parameters
+    ----------
+    x : ndarray, sparse matrix or array, LinearOperator, torch tensor, callable, or any object
+        with `shape` and `@`. An array may carry leading axes (..., n, n), one matrix a member.
+    n : int, optional
+        Size of a callable's operator; inside a stream it is taken from the basis.
+    static : bool
+        Allow several products on this one observation (a fixed matrix).
+    """
+    if isinstance(x, Operator):
+        return x if not static or x.static else _as_static(x)
+    weight = _weight_of(x)
+    if isinstance(x, np.ndarray | list | tuple | np.matrix):
+        matrix = _real(np.asarray(x), "operator")
+        return Operator(_square(matrix), lambda X: matrix @ X, weight=weight, static=static)
+    if sparse.issparse(x) or isinstance(x, LinearOperator):
+        matrix = _real(x, "operator")
+        size = _square(matrix)
+        return Operator(size, lambda X: matrix @ X, weight=weight, static=static, stacks=False)
+    if hasattr(x, "shape") and hasattr(x, "__matmul__"):
+        matrix = _real(x, "operator")
+        return Operator(_square(matrix), lambda X: matrix @ X, weight=weight, static=static)
+    if callable(x):
+        size = None if n is None else whole_number(n, "n", at_least=1)
+        return Operator(size, x, weight=weight, static=static)
+    raise TypeError(
+        f"operator must be an array, a sparse matrix, a LinearOperator, a callable or an object "
+        f"with `shape` and `@`, got {type(x).__name__}"
+    )
+
+
+def _as_static(op: Operator) -> Operator:
+    return Operator(
+        op.n, op._product, weight=op.weight, static=True, stacks=op._stacks
+    )
+
+
+def _weight_of(x: Any) -> float:
+    weight = getattr(x, "weight", 1.0)
+    return float(weight) if isinstance(weight, int | float | np.number) else 1.0
+
+
+def _square(matrix: Any) -> int:
+    shape = tuple(matrix.shape)
+    if len(shape) < 2 or shape[-1] != shape[-2] or shape[-1] == 0:
+        raise ValueError(
+            f"operator must be square, (..., n, n), got shape {shape}: "
+            "for rows of data use bf.gram(batch)"
+        )
+    return int(shape[-1])
+
+
+def _real(matrix: Any, name: str) -> Any:
+    """`matrix` with integers and booleans made float64; complex and object entries raise."""
+    dtype = getattr(matrix, "dtype", None)
+    if dtype is None:
+        return matrix
+    if isinstance(dtype, np.dtype):
+        if dtype.kind in "iub":
+            return matrix.astype(np.float64) if hasattr(matrix, "astype") else matrix
+        if dtype.kind != "f":
+            raise TypeError(
+                f"{name} must be real, got dtype {dtype}: complex Hermitian matrices are not "
+                "supported, and objects must be converted to numbers"
+            )
+        return matrix.astype(np.float32) if dtype.itemsize < 4 else matrix
+    if not hasattr(matrix, "to"):  # a foreign operator speaks for itself
+        return matrix
+    if getattr(dtype, "is_complex", False):
+        raise TypeError(f"{name} must be real, got dtype {dtype}")
+    if not getattr(dtype, "is_floating_point", True):
+        return matrix.double()
+    return matrix
+
+
+def gram(batch: Any) -> Operator:
+    """BᵀB/b of the rows B (..., b, n), b ≥ 1, dense, sparse or torch, never formed as n × n.
+
+    Carries `weight` = b, so that averages over batches of any size agree. Rows are used as they
+    are: subtract a mean first if the covariance is meant.
+    """
+    rows = batch if hasattr(batch, "shape") else np.asarray(batch)
+    rows = _real(rows, "batch")
+    if len(rows.shape) < 2 or 0 in rows.shape[-2:]:
+        raise ValueError(
+            f"batch must be rows (b, n) with b ≥ 1, got shape {tuple(rows.shape)}: "
+            "a single row x is x[None, :]"
+        )
+    b, n = rows.shape[-2:]
+    if sparse.issparse(rows):
+        rows = rows.tocsr()
+        columns = rows.T
+        return Operator(
+            n, lambda X: np.asarray(columns @ (rows @ X)) / b, weight=float(b), stacks=False
+        )
+    return Operator(n, lambda X: (rows.mT @ (rows @ X)) / b, weight=float(b))
+
+
+def shifted(op: Any, alpha: Scalar) -> Operator:
+    """C + αI as an operator; for an ensemble `alpha` may have its shape."""
+    inner = as_operator(op)
+
+    def product(block: Array) -> Array:
+        level = alpha
+        if getattr(alpha, "ndim", 0):
+            level = namespace(block).asarray(alpha, dtype=block.dtype)[..., None, None]
+        elif hasattr(alpha, "dtype"):
+            level = float(alpha)
+        return inner @ block + level * block
+
+    return Operator(
+        inner.n, product, weight=inner.weight, static=inner.static, stacks=inner._stacks
+    )
+
+
+class Counted(Operator):
+    """An operator that counts: `matvecs` columns in `products` block products, per member."""
+
+    def __init__(self, op: Any):
+        inner = as_operator(op)
+        self.matvecs = 0
+        self.products = 0
+        super().__init__(
+            inner.n,
+            lambda block: inner @ block,
+            weight=inner.weight,
+            static=inner.static,
+            stacks=inner._stacks,
+        )
+
+    def __matmul__(self, block: Array) -> Array:
+        self.products += 1
+        self.matvecs += int(block.shape[-1])
+        return super().__matmul__(block)
+
+
+def counted(op: Any) -> Counted:
+    """`op` with counters `.matvecs` and `.products`: the one object that changes when used."""
+    return Counted(op)
+
+
+# The centred probe ------------------------------------------------------------------------------
+
+
+def observe(operator: Any, state: State) -> Probe:
+    """Make the step's one block product and centre it; refuse a bad observation.
+
+    Raises
+    ------
+    ObservationError
+        The product is non-finite, of the wrong shape, not symmetric, or drowned: eps·|s| is above
+        the spread of all H seen so far. Nothing has changed then.
+    """
+    basis = state.basis
+    with np.errstate(over="ignore", invalid="ignore"):
+        probe, asymmetry = centre(basis, _product(operator, basis))
+    _refuse_bad(probe, asymmetry, state.seen)
+    return probe
+
+
+def _product(operator: Any, basis: Array) -> Array:
+    operator = as_operator(operator)
+    try:
+        return operator @ basis
+    except ObservationError:
+        raise
+    except Exception as error:
+        raise ObservationError(
+            "raised", f"the operator raised {type(error).__name__}: {error}"
+        ) from error
+
+
+def centre(basis: Array, image: Array) -> tuple[Probe, Array]:
+    """Probe of Y = `image` at X = `basis`, and the asymmetry A − Aᵀ of A = Xᵀ(Y − sX)."""
+    level = _inner(basis, image) / frobenius_squared(basis)
+    centred = image - level[..., None, None] * basis
+    compressed = basis.mT @ centred
+    transposed = compressed.mT
+    rayleigh = 0.5 * (compressed + transposed)
+    probe = Probe(basis, centred, level, rayleigh, matvecs=basis.shape[-1])
+    return probe, compressed - transposed
+
+
+def _inner(left: Array, right: Array) -> Scalar:
+    if isinstance(left, np.ndarray):
+        return np.einsum("...ij,...ij->...", left, right)
+    return namespace(left).sum(left * right, axis=(-2, -1))
+
+
+def resolved_spread(probe: Probe) -> Scalar:
+    """√2‖H‖_F + ‖R‖_F ≥ λ_max(H) − λ_min(H), or 0 where it is no more than rounding.
+
+    An upper estimate without eigenvalues: the memory behind the drowning test.
+    """
+    size = (2 * frobenius_squared(probe.rayleigh)) ** 0.5
+    if not probe.is_square:
+        size = size + frobenius_squared(probe.residual) ** 0.5
+    floor = _rounding(probe)
+    return namespace(probe.rayleigh).where(size > floor, size, 0 * size)
+
+
+def _rounding(probe: Probe) -> Scalar:
+    """Generous bound on what the rounding of the product leaves in H: 16·eps·√(nk)·|s|."""
+    n, k = probe.basis.shape[-2:]
+    return 16 * epsilon(probe.basis) * float(n * k) ** 0.5 * abs(probe.background)
+
+
+def _refuse_bad(probe: Probe, asymmetry: Array, seen: Scalar) -> None:
+    size = to_host(frobenius_squared(probe.rayleigh))
+    skew = to_host(frobenius_squared(asymmetry))
+    level = to_host(probe.background)
+    finite = np.isfinite(level) & np.isfinite(size) & np.isfinite(skew)
+    if not np.all(finite):
+        raise ObservationError(
+            "non-finite",
+            "the product holds NaN or Inf, or overflows when multiplied with the basis: "
+            "check the data, or scale the operator down",
+            _members(~finite),
+        )
+    eps = epsilon(probe.basis)
+    rounding = to_host(_rounding(probe))
+    crooked = skew**0.5 > eps**0.5 * (size**0.5 + skew**0.5) + rounding
+    if np.any(crooked):
+        raise ObservationError(
+            "not symmetric",
+            f"XᵀY − YᵀX is {np.max(skew**0.5):.2g}, beside ‖H‖ = {np.max(size**0.5):.2g}: "
+            "check the operator with bf.check_symmetric, or pass (A + A.T) / 2",
+            _members(crooked),
+        )
+    known = to_host(seen)
+    drowned = (known > 0) & (eps * np.abs(level) > known)
+    if np.any(drowned):
+        raise ObservationError(
+            "drowned",
+            f"the background {np.max(np.abs(level)):.3g} leaves no digit for a signal whose "
+            f"spread so far was {np.max(known):.3g}: use float64, or subtract the known part of "
+            "the background inside the operator",
+            _members(drowned),
+        )
+
+
+def _members(mask: np.ndarray) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(int(i) for i in index) for index in np.argwhere(mask)) if mask.ndim else ()
+
+
+def check_symmetric(op: Any, n: int | None = None, *, rng: Any = None, like: Array | None = None) -> bool:
+    """Adjoint dot-test: True when uᵀCv = vᵀCu for random orthonormal u, v; raises otherwise.
+
+    Because the columns are orthogonal, a multiple of the identity neither hides an asymmetry nor
+    fakes one. Costs one block product of min(n, 8) columns.
+    """
+    operator = as_operator(op, n)
+    if operator.n is None:
+        raise ValueError("n must be given for a callable, got None: check_symmetric(op, n)")
+    basis = random_basis(operator.n, min(operator.n, 8), rng=rng, like=like)
+    observe(operator, State(basis))
+    return True
