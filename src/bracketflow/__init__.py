@@ -37,6 +37,45 @@ from bracketflow.geometry import (
     random_basis,
     subspace_error,
 )
+from bracketflow.monitor import Recorder
 from bracketflow.oracles import as_operator, check_symmetric, counted, gram, shifted
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Adaptive",
+    "BadObservation",
+    "BrockettFlow",
+    "Certified",
+    "Constant",
+    "Decay",
+    "DoubleBracketFlow",
+    "ObservationError",
+    "Probe",
+    "Recorder",
+    "Result",
+    "State",
+    "Status",
+    "aligned_below",
+    "as_operator",
+    "basis_error",
+    "cayley",
+    "check_symmetric",
+    "counted",
+    "decompose",
+    "gram",
+    "lyapunov",
+    "lyapunov_below",
+    "max_matvecs",
+    "max_steps",
+    "neumann",
+    "polar",
+    "qr",
+    "random_basis",
+    "residual_below",
+    "run",
+    "shifted",
+    "subspace_error",
+    "track",
+    "trajectory",
+]

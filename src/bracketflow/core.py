@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import array_api_compat
@@ -25,7 +25,22 @@ def namespace(array: Array) -> Any:
 
 def epsilon(array: Array) -> float:
     """Machine epsilon of the array's dtype."""
-    return float(namespace(array).finfo(array.dtype).eps)
+    return _epsilon(namespace(array), array.dtype)
+
+
+@lru_cache(maxsize=16)
+def _epsilon(xp: Any, dtype: Any) -> float:
+    return float(xp.finfo(dtype).eps)
+
+
+def any_member(mask: Any) -> bool:
+    """Whether a per-member condition holds for any member."""
+    return bool(mask.any()) if mask.ndim else bool(mask)
+
+
+def every_member(mask: Any) -> bool:
+    """Whether a per-member condition holds for all members."""
+    return bool(mask.all()) if mask.ndim else bool(mask)
 
 
 def diagonal(matrix: Array) -> Array:
@@ -35,10 +50,17 @@ def diagonal(matrix: Array) -> Array:
     return namespace(matrix).linalg.diagonal(matrix)
 
 
+@lru_cache(maxsize=64)
+def _identity(size: int, dtype: Any) -> np.ndarray:
+    identity = np.eye(size, dtype=dtype)
+    identity.flags.writeable = False
+    return identity
+
+
 def identity_like(matrix: Array) -> Array:
     """I of the last axis' size, with the dtype and device of `matrix`."""
     if isinstance(matrix, np.ndarray):
-        return np.eye(matrix.shape[-1], dtype=matrix.dtype)
+        return _identity(matrix.shape[-1], matrix.dtype)
     return namespace(matrix).eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
 
 
@@ -47,17 +69,26 @@ def off_diagonal(matrix: Array) -> Array:
     return matrix - diagonal(matrix)[..., None] * identity_like(matrix)
 
 
+def inner(left: Array, right: Array) -> Scalar:
+    """<A, B> = tr(AᵀB) of (..., m, n), one number a member."""
+    if not isinstance(left, np.ndarray):
+        return namespace(left).sum(left * right, axis=(-2, -1))
+    if left.ndim == 2:
+        return np.vdot(left, right)
+    return np.einsum("...ij,...ij->...", left, right)  # no temporary, unlike sum(A * B)
+
+
 def frobenius_squared(matrix: Array) -> Scalar:
     """‖A‖_F² of (..., m, n), one number a member."""
-    if isinstance(matrix, np.ndarray):
-        # One pass and no temporary; sum(A * A) makes one as large as A.
-        return np.einsum("...ij,...ij->...", matrix, matrix)
-    return namespace(matrix).sum(matrix * matrix, axis=(-2, -1))
+    return inner(matrix, matrix)
+
+
+_HOST_TYPES = (np.ndarray, np.generic, float, int)
 
 
 def to_host(value: Scalar) -> np.ndarray:
     """A small per-member quantity as a NumPy array, for decisions and records."""
-    if isinstance(value, np.ndarray | np.generic | float | int):
+    if isinstance(value, _HOST_TYPES):
         return np.asarray(value)
     return np.asarray(value.detach().cpu())
 
@@ -152,6 +183,23 @@ class Probe:
     matvecs: int
     """Products with the operator that this probe cost, per member."""
 
+    @property
+    def size(self) -> Scalar:
+        """‖H‖_F."""
+        return frobenius_squared(self.rayleigh) ** 0.5
+
+    @property
+    def extent(self) -> Scalar:
+        """√2‖H‖_F + ‖R‖_F: bounds the spread from above without an eigenvalue."""
+        size = 2**0.5 * self.size
+        return size if self.is_square else size + frobenius_squared(self.residual) ** 0.5
+
+    @property
+    def rounding(self) -> Scalar:
+        """Generous bound on what the rounding of the product leaves in H: 16·eps·√(nk)·|s|."""
+        n, k = self.basis.shape[-2:]
+        return 16 * epsilon(self.basis) * float(n * k) ** 0.5 * abs(self.background)
+
     @cached_property
     def residual(self) -> Array:
         """R, (..., n, k): what of C X leaves the span of X."""
@@ -195,17 +243,11 @@ class Probe:
     @cached_property
     def residuals(self) -> Array:
         """r_i with r_i² = ‖R e_i‖² + Σ_{j≠i} H_ji²: how far column i is from an eigenvector."""
-        return column_residuals(self.rayleigh, None if self.is_square else self.residual)
-
-
-def column_residuals(rayleigh: Array, residual: Array | None) -> Array:
-    """r_i = (‖R e_i‖² + Σ_{j≠i} H_ji²)^½, with R = 0 when `residual` is None."""
-    xp = namespace(rayleigh)
-    off = off_diagonal(rayleigh)
-    squares = xp.sum(off * off, axis=-2)
-    if residual is not None:
-        squares = squares + xp.sum(residual * residual, axis=-2)
-    return xp.sqrt(squares)
+        xp = namespace(self.rayleigh)
+        squares = xp.sum(off_diagonal(self.rayleigh) ** 2, axis=-2)
+        if not self.is_square:
+            squares = squares + xp.sum(self.residual**2, axis=-2)
+        return xp.sqrt(squares)
 
 
 class State(NamedTuple):

@@ -17,7 +17,6 @@ from bracketflow.core import (
     Result,
     State,
     Status,
-    column_residuals,
     diagonal,
     epsilon,
     namespace,
@@ -52,9 +51,12 @@ Monitor = Callable[[State, Probe], None]
 # Stop rules -------------------------------------------------------------------------------------
 
 
-def _where(fires: Any, status: Status) -> Any:
-    """`status` where `fires`, None elsewhere: an array for an ensemble, a plain value otherwise."""
-    return np.where(to_host(fires), np.asarray(status, dtype=object), None)[()]
+def _where(fires: Any, status: Status, otherwise: Any = None) -> Any:
+    """`status` where `fires`: an object array for an ensemble, a plain value otherwise."""
+    fires = to_host(fires)
+    if fires.ndim == 0:
+        return status if fires else otherwise
+    return np.where(fires, _answer(status), _answer(otherwise))
 
 
 def _tolerance(value: float, name: str = "tol") -> float:
@@ -106,10 +108,8 @@ def residual_status(
 ) -> Any:
     """CONVERGED, PRECISION_FLOOR or None from the largest residual."""
     worst = residuals.max(axis=-1)
-    floor = worst <= 4 * epsilon(probe.basis) * np.abs(background)
-    answer = np.where(floor, np.asarray(Status.PRECISION_FLOOR, dtype=object), None)
-    done = worst <= tol * spread
-    return np.where(done, np.asarray(Status.CONVERGED, dtype=object), answer)[()]
+    at_floor = worst <= 4 * epsilon(probe.basis) * np.abs(background)
+    return _where(worst <= tol * spread, Status.CONVERGED, _where(at_floor, Status.PRECISION_FLOOR))
 
 
 def aligned_below(reference: Array, tol: float) -> Stop:
@@ -196,10 +196,8 @@ def run(
     rules, watchers = _as_tuple(stop), _as_tuple(monitors)
     bad = _BadLog(on_bad, bad_limit)
     ending = _Ending(state)
-    probe = None
     try:
-        walk = _walk(method, stream, state, bad, ending.settle)
-        for current, probe, following in walk:
+        for current, probe, following in _walk(method, stream, state, bad, ending.settle):
             bad.in_a_row = 0
             for watch in watchers:
                 watch(current, probe)
@@ -208,17 +206,25 @@ def run(
     except _TooManyBad:
         ending.close(Status.TOO_MANY_BAD)
     except KeyboardInterrupt:
-        if probe is None:
-            raise
         ending.close(Status.INTERRUPTED)
-    if probe is None:
-        if bad.log:
-            raise ObservationError(
-                bad.log[-1].reason, f"all {len(bad.log)} observations were refused: see on_bad"
-            )
-        raise ValueError("stream is empty: nothing was observed, pass at least one operator")
+        if ending.probe is None:
+            raise
+    if ending.probe is None:
+        raise _nothing_observed(bad.log)
     ending.close(Status.STREAM_ENDED)
-    return _result(method, ending, probe, tuple(bad.log))
+    rotate = getattr(method, "rotates", False) and not ending.probe.is_square
+    return read_off(
+        ending.probe, ending.state, ending.status[()], rotate=rotate, bad=tuple(bad.log)
+    )
+
+
+def _nothing_observed(bad: Sequence[BadObservation]) -> ValueError:
+    if not bad:
+        return ValueError("stream is empty: nothing was observed, pass at least one operator")
+    return ValueError(
+        f"stream held no usable observation, all {len(bad)} were refused, the last one because: "
+        f"{bad[-1].reason}"
+    )
 
 
 def _as_tuple(parts: Any) -> tuple[Any, ...]:
@@ -253,23 +259,25 @@ class _BadLog:
 
 
 class _Ending:
-    """Which members have stopped, why, and the state each is to be reported with."""
+    """Which members have stopped, why, and the state and probe each is to be reported with."""
 
     def __init__(self, state: State):
         self.state = state
-        self.status = np.full(np.shape(state.steps), None, dtype=object)
+        self.probe: Probe | None = None
+        self.status: Any = np.full(np.shape(state.steps), None, dtype=object)
 
     def decide(self, rules: Sequence[Stop], state: State, probe: Probe, following: State) -> bool:
         """Ask the rules, in order; True when every member has its status."""
-        fired = np.full(self.status.shape, None, dtype=object)
+        fired: Any = _answer(None)
         for rule in rules:
-            fired = np.where(np.equal(fired, None), _answer(rule(state, probe)), fired)
-        open_ = np.equal(self.status, None)
-        now = open_ & np.not_equal(fired, None)
+            fired = np.where(_is_none(fired), _answer(rule(state, probe)), fired)
+        open_ = _is_none(self.status)
+        now = open_ & ~_is_none(fired)
         self.status = np.where(now, fired, self.status)
         counted = state._replace(matvecs=state.matvecs + probe.matvecs)
         self.state = select(open_, select(now, counted, following), self.state)
-        return bool(np.all(np.not_equal(self.status, None)))
+        self.probe = probe if self.probe is None else _select_probe(open_, probe, self.probe)
+        return not _is_none(self.status).any()
 
     def settle(self, state: State, following: State) -> State:
         """The next state of the walk: frozen where stopped."""
@@ -277,7 +285,19 @@ class _Ending:
 
     def close(self, status: Status) -> None:
         """Give every member still open this status."""
-        self.status = np.where(np.equal(self.status, None), _answer(status), self.status)
+        self.status = np.where(_is_none(self.status), _answer(status), self.status)
+
+
+def _select_probe(mask: np.ndarray, chosen: Probe, other: Probe) -> Probe:
+    if mask.all():
+        return chosen
+    names = ("basis", "centred", "background", "rayleigh")
+    parts = {name: select(mask, getattr(chosen, name), getattr(other, name)) for name in names}
+    return Probe(**parts, matvecs=chosen.matvecs)
+
+
+def _is_none(status: Any) -> Any:
+    return np.asarray(status == np.asarray(None, dtype=object))
 
 
 def _answer(value: Any) -> np.ndarray:
@@ -312,14 +332,6 @@ def _select_array(mask: np.ndarray, chosen: Any, other: Any) -> Any:
 # Results ----------------------------------------------------------------------------------------
 
 
-def _result(
-    method: Any, ending: _Ending, probe: Probe, bad: tuple[BadObservation, ...]
-) -> Result:
-    status = ending.status[()]
-    rotate = getattr(method, "rotates", False) and not probe.is_square
-    return read_off(probe, ending.state, status, rotate=rotate, bad=bad)
-
-
 def read_off(
     probe: Probe,
     state: State,
@@ -333,30 +345,24 @@ def read_off(
     `rotate` turns the columns by the eigenvectors of H (the subspace is the answer, not them).
     """
     xp = namespace(state.basis)
-    vectors, h = state.basis, probe.rayleigh
-    residual = None if probe.is_square else probe.residual
+    vectors, values, residuals = state.basis, diagonal(probe.rayleigh), probe.residuals
     if rotate:
-        values, turn = xp.linalg.eigh(h)
-        vectors = vectors @ turn
-        residual = None if residual is None else residual @ turn
-        h = values[..., None] * namespace(values).eye(
-            values.shape[-1], dtype=values.dtype
-        )
-    values = diagonal(h)
-    residuals = column_residuals(h, residual)
-    order = xp.argsort(values, axis=-1, descending=True) if xp is not np else np.argsort(
-        -values, axis=-1, kind="stable"
-    )
-    level = probe.background
+        values, turn = xp.linalg.eigh(probe.rayleigh)
+        vectors, residuals = vectors @ turn, _column_norms(probe.residual @ turn)
+    order = xp.flip(xp.argsort(values, axis=-1), axis=-1)
     return Result(
-        eigenvalues=_take(xp, values, order) + level[..., None],
+        eigenvalues=_take(xp, values, order) + probe.background[..., None],
         eigenvectors=_signed(_take(xp, vectors, order[..., None, :])),
         residuals=_take(xp, residuals, order),
-        background=level,
+        background=probe.background,
         status=status,
         state=state,
         bad=bad,
     )
+
+
+def _column_norms(matrix: Array) -> Array:
+    return namespace(matrix).linalg.vector_norm(matrix, axis=-2)
 
 
 def _take(xp: Any, array: Array, order: Array) -> Array:
@@ -409,9 +415,8 @@ def _ritz_residual_below(method: Any, tol: float) -> Stop:
     tol = _tolerance(tol)
 
     def rule(state: State, probe: Probe) -> Any:
-        xp = namespace(probe.rayleigh)
-        _, turn = xp.linalg.eigh(probe.rayleigh)
-        residuals = xp.sqrt(xp.sum((probe.residual @ turn) ** 2, axis=-2))
+        _, turn = namespace(probe.rayleigh).linalg.eigh(probe.rayleigh)
+        residuals = _column_norms(probe.residual @ turn)
         return residual_status(
             to_host(residuals), to_host(probe.spread), to_host(probe.background), probe, tol
         )
@@ -449,9 +454,7 @@ def track(
     start = random_basis(operator.n, k, rng=rng, ensemble=_ensemble_of(first), like=_like(first))
     method = _default_method(start) if method is None else method
     oriented = (_oriented(x, which) for x in itertools.chain([first], observations))
-    result = run(
-        method, oriented, method.init(start), stop=stop, monitors=monitors, on_bad=on_bad
-    )
+    result = run(method, oriented, method.init(start), stop=stop, monitors=monitors, on_bad=on_bad)
     return _reoriented(result, which)
 
 

@@ -8,6 +8,7 @@ returns a basis that is orthonormal by measurement.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from math import isfinite, pi
 from typing import Any, Literal, Protocol
 
@@ -22,10 +23,9 @@ from bracketflow.core import (
     frobenius_squared,
     identity_like,
     namespace,
-    to_host,
 )
-from bracketflow.geometry import Retraction, cayley, check_basis, polar
-from bracketflow.oracles import observe, resolved_spread
+from bracketflow.geometry import Retraction, cayley, initial_state, polar
+from bracketflow.oracles import advance, observe
 
 # Step sizes -------------------------------------------------------------------------------------
 
@@ -166,29 +166,17 @@ def _as_step_rule(step: Any) -> StepRule:
 
 def _per_member(value: Scalar, like: Array) -> Scalar:
     """A step size made to multiply (..., k, k) blocks in the dtype of `like`."""
-    if isinstance(value, float):
-        return value
+    return value if isinstance(value, float) else _like(value, like)[..., None, None]
+
+
+def _like(value: Any, like: Array) -> Array:
+    """`value` as an array of the library, dtype and device of `like`."""
     if isinstance(like, np.ndarray):
-        value = np.asarray(value, dtype=like.dtype)
-    else:
-        value = namespace(like).asarray(value, dtype=like.dtype, device=like.device)
-    return value[..., None, None]
+        return np.asarray(value, dtype=like.dtype)
+    return namespace(like).asarray(value, dtype=like.dtype, device=like.device)
 
 
 # Flows ------------------------------------------------------------------------------------------
-
-
-def _start(basis: Array, rule: StepRule) -> State:
-    basis = check_basis(basis)
-    ensemble = tuple(basis.shape[:-2])
-    zero: Any = np.zeros(ensemble, dtype=np.int64) if ensemble else 0
-    return State(basis, zero, zero, 0.0, rule.start())
-
-
-def _advance(state: State, probe: Probe, basis: Array, memory: Any) -> State:
-    spread = resolved_spread(probe)
-    seen = namespace(spread).maximum(spread, spread * 0 + state.seen)
-    return State(basis, state.steps + 1, state.matvecs + probe.matvecs, seen, memory)
 
 
 @dataclass(frozen=True)
@@ -223,7 +211,7 @@ class DoubleBracketFlow:
 
     def init(self, basis: Array, rng: Any = None) -> State:
         """State at a square orthonormal basis of either determinant, which the flow keeps."""
-        state = _start(basis, self.step_size)
+        state = initial_state(basis, self.step_size.start())
         n, k = state.basis.shape[-2:]
         if n != k:
             raise ValueError(
@@ -241,7 +229,7 @@ class DoubleBracketFlow:
         if self.givens_escape:
             promised = eta * frobenius_squared(omega)
             basis = _escaped(state.basis, basis, probe.rayleigh, promised)
-        return _advance(state, probe, basis, memory), probe
+        return advance(state, probe, basis, memory), probe
 
 
 def generator(rayleigh: Array) -> Array:
@@ -271,12 +259,15 @@ def _givens(i: Array, j: Array, like: Array, angle: float) -> Array:
     xp = namespace(like)
     identity = identity_like(like)
     e_i, e_j = identity[i, :], identity[j, :]
-    outer = lambda a, b: a[..., :, None] * b[..., None, :]  # noqa: E731
-    plane = outer(e_i, e_i) + outer(e_j, e_j)
-    turn = outer(e_i, e_j) - outer(e_j, e_i)
+    plane = _outer(e_i, e_i) + _outer(e_j, e_j)
+    turn = _outer(e_i, e_j) - _outer(e_j, e_i)
     cosine, sine = float(np.cos(angle)), float(np.sin(angle))
     rotation = identity + (cosine - 1) * plane + sine * turn
     return xp.where((i == j)[..., None, None], identity, rotation)
+
+
+def _outer(a: Array, b: Array) -> Array:
+    return a[..., :, None] * b[..., None, :]
 
 
 @dataclass(frozen=True)
@@ -316,7 +307,7 @@ class BrockettFlow:
 
     def init(self, basis: Array, rng: Any = None) -> State:
         """State at an orthonormal n × k basis, k ≤ n."""
-        state = _start(basis, self.step_size)
+        state = initial_state(basis, self.step_size.start())
         k = state.basis.shape[-1]
         if self.weights is not None and len(self.weights) != k:
             raise ValueError(
@@ -330,36 +321,30 @@ class BrockettFlow:
         probe = observe(operator, state)
         top = 1.0 if self.weights is None else self.weights[0]
         eta, memory = self.step_size.size(probe, state.steps, state.memory, top)
-        rotation, normal = brockett_gradient(probe, self.weights)
-        eta = _per_member(eta, rotation)
-        normal = None if normal is None else eta * normal
-        basis = self.retraction(state.basis, eta * rotation, normal)
-        return _advance(state, probe, basis, memory), probe
+        rotation, normal = brockett_move(probe, self.weights, eta)
+        basis = self.retraction(state.basis, rotation, normal)
+        return advance(state, probe, basis, memory), probe
 
 
-def brockett_gradient(
-    probe: Probe, weights: tuple[float, ...] | None
+def brockett_move(
+    probe: Probe, weights: tuple[float, ...] | None, eta: Scalar
 ) -> tuple[Array, Array | None]:
-    """([H, N], 2RN): the gradient of tr(XᵀCXN) as a tangent move; N = I when weights is None."""
+    """(K, Z) = η([H, N], 2RN): the gradient of tr(XᵀCXN) as a tangent move; None is N = I."""
     h = probe.rayleigh
+    eta = _per_member(eta, h)
     residual = None if probe.is_square else probe.residual
     if weights is None:
-        return 0 * h, None if residual is None else 2 * residual
-    xp = namespace(h)
-    nu = (
-        np.asarray(weights, dtype=h.dtype)
-        if xp is np
-        else xp.asarray(weights, dtype=h.dtype, device=h.device)
-    )
-    rotation = h * (nu[None, :] - nu[:, None])
-    return rotation, None if residual is None else residual * (2 * nu)
+        return 0 * h, None if residual is None else residual * (2 * eta)
+    nu = _like(weights, h)
+    rotation = h * (eta * (nu[None, :] - nu[:, None]))
+    return rotation, None if residual is None else residual * (2 * eta * nu)
 
 
 def _check_weights(weights: Any) -> tuple[float, ...] | None:
     if weights is None:
         return None
     values = tuple(float(w) for w in weights)
-    decreasing = all(a > b for a, b in zip(values, values[1:], strict=False))
+    decreasing = all(a > b for a, b in pairwise(values))
     if not values or not decreasing or not values[-1] > 0 or not isfinite(values[0]):
         raise ValueError(
             f"weights must be strictly decreasing and positive, got {values}: "

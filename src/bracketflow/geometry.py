@@ -17,6 +17,8 @@ from scipy.optimize import linear_sum_assignment
 from bracketflow.core import (
     Array,
     Scalar,
+    State,
+    any_member,
     diagonal,
     epsilon,
     frobenius_squared,
@@ -100,7 +102,7 @@ def orthonormalise(matrix: Array) -> Array:
     once = matrix @ ((vectors * (values**-0.5)[..., None, :]) @ vectors.mT)
     # The Gram matrix squares the condition number; a second pass restores full accuracy.
     steep = values[..., -1] > 64 * values[..., 0]
-    if not np.any(to_host(steep)):
+    if not any_member(steep):
         return once
     return xp.where(steep[..., None, None], _polished(once, tolerance=0.0), once)
 
@@ -136,7 +138,7 @@ def _polished(matrix: Array, *, tolerance: float) -> Array:
     xp = namespace(matrix)
     defect = frobenius_squared(matrix.mT @ matrix - identity_like(matrix))
     drifted = defect > tolerance**2
-    if not np.any(to_host(drifted)):
+    if not any_member(drifted):
         return matrix
     return xp.where(drifted[..., None, None], orthonormalise(matrix), matrix)
 
@@ -192,6 +194,14 @@ def check_basis(basis: Array) -> Array:
     if isinstance(basis, np.ndarray):
         return np.array(basis, order="C")
     return xp.asarray(basis, copy=True).contiguous()
+
+
+def initial_state(basis: Array, memory: Any = None) -> State:
+    """State before the first observation, at a copy of a checked basis."""
+    basis = check_basis(basis)
+    ensemble = tuple(basis.shape[:-2])
+    zero: Any = np.zeros(ensemble, dtype=np.int64) if ensemble else 0
+    return State(basis, zero, zero, 0.0, memory)
 
 
 def _describe(value: Any) -> str:

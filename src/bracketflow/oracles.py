@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,11 @@ from bracketflow.core import (
     Probe,
     Scalar,
     State,
+    any_member,
     epsilon,
+    every_member,
     frobenius_squared,
+    inner,
     namespace,
     to_host,
     whole_number,
@@ -77,15 +81,12 @@ class Operator:
 
 
 def _conform(image: Array, block: Array) -> Array:
-    if type(image) is not type(block):
-        if not hasattr(image, "dtype") or isinstance(block, np.ndarray) != isinstance(
-            image, np.ndarray
-        ):
-            raise ObservationError(
-                "wrong type",
-                f"the operator returned {type(image).__name__} for a basis of type "
-                f"{type(block).__name__}: keep basis and operator in one array library",
-            )
+    if isinstance(image, np.ndarray) != isinstance(block, np.ndarray):
+        raise ObservationError(
+            "wrong type",
+            f"the operator returned {type(image).__name__} for a basis of type "
+            f"{type(block).__name__}: keep basis and operator in one array library",
+        )
     if image.shape != block.shape:
         raise ObservationError(
             "wrong shape",
@@ -124,8 +125,8 @@ def as_operator(x: Any, n: int | None = None, *, static: bool = False) -> Operat
         matrix = _real(x, "operator")
         return Operator(_square(matrix), lambda X: matrix @ X, weight=weight, static=static)
     if callable(x):
-        size = None if n is None else whole_number(n, "n", at_least=1)
-        return Operator(size, x, weight=weight, static=static)
+        known = None if n is None else whole_number(n, "n", at_least=1)
+        return Operator(known, x, weight=weight, static=static)
     raise TypeError(
         f"operator must be an array, a sparse matrix, a LinearOperator, a callable or an object "
         f"with `shape` and `@`, got {type(x).__name__}"
@@ -133,9 +134,7 @@ def as_operator(x: Any, n: int | None = None, *, static: bool = False) -> Operat
 
 
 def _as_static(op: Operator) -> Operator:
-    return Operator(
-        op.n, op._product, weight=op.weight, static=True, stacks=op._stacks
-    )
+    return Operator(op.n, op._product, weight=op.weight, static=True, stacks=op._stacks)
 
 
 def _weight_of(x: Any) -> float:
@@ -254,10 +253,9 @@ def observe(operator: Any, state: State) -> Probe:
         The product is non-finite, of the wrong shape, not symmetric, or drowned: eps·|s| is above
         the spread of all H seen so far. Nothing has changed then.
     """
-    basis = state.basis
     with np.errstate(over="ignore", invalid="ignore"):
-        probe, asymmetry = centre(basis, _product(operator, basis))
-    _refuse_bad(probe, asymmetry, state.seen)
+        probe, asymmetry = centre(state.basis, _product(operator, state.basis))
+        _refuse_bad(probe, asymmetry, state.seen)
     return probe
 
 
@@ -274,79 +272,81 @@ def _product(operator: Any, basis: Array) -> Array:
 
 
 def centre(basis: Array, image: Array) -> tuple[Probe, Array]:
-    """Probe of Y = `image` at X = `basis`, and the asymmetry A − Aᵀ of A = Xᵀ(Y − sX)."""
-    level = _inner(basis, image) / frobenius_squared(basis)
+    """Probe of Y = `image` at X = `basis`, and the skew part of A = Xᵀ(Y − sX)."""
+    level = inner(basis, image) / frobenius_squared(basis)
     centred = image - level[..., None, None] * basis
     compressed = basis.mT @ centred
-    transposed = compressed.mT
-    rayleigh = 0.5 * (compressed + transposed)
-    probe = Probe(basis, centred, level, rayleigh, matvecs=basis.shape[-1])
-    return probe, compressed - transposed
+    rayleigh = compressed + compressed.mT
+    rayleigh *= 0.5
+    return Probe(basis, centred, level, rayleigh, basis.shape[-1]), compressed - rayleigh
 
 
-def _inner(left: Array, right: Array) -> Scalar:
-    if isinstance(left, np.ndarray):
-        return np.einsum("...ij,...ij->...", left, right)
-    return namespace(left).sum(left * right, axis=(-2, -1))
+def advance(state: State, probe: Probe, basis: Array, memory: Any = None) -> State:
+    """State after the move to `basis`: one step and the probe's products more."""
+    return State(
+        basis,
+        state.steps + 1,
+        state.matvecs + probe.matvecs,
+        _seen_after(state, probe),
+        memory,
+    )
 
 
-def resolved_spread(probe: Probe) -> Scalar:
-    """√2‖H‖_F + ‖R‖_F ≥ λ_max(H) − λ_min(H), or 0 where it is no more than rounding.
+def _seen_after(state: State, probe: Probe) -> Scalar:
+    """Largest spread seen so far, `probe` included where it stands clear of its own rounding.
 
-    An upper estimate without eigenvalues: the memory behind the drowning test.
+    Only its order of magnitude matters, so it is renewed when it has doubled.
     """
-    size = (2 * frobenius_squared(probe.rayleigh)) ** 0.5
-    if not probe.is_square:
-        size = size + frobenius_squared(probe.residual) ** 0.5
-    floor = _rounding(probe)
-    return namespace(probe.rayleigh).where(size > floor, size, 0 * size)
-
-
-def _rounding(probe: Probe) -> Scalar:
-    """Generous bound on what the rounding of the product leaves in H: 16·eps·√(nk)·|s|."""
-    n, k = probe.basis.shape[-2:]
-    return 16 * epsilon(probe.basis) * float(n * k) ** 0.5 * abs(probe.background)
+    extent = probe.extent
+    grown = extent > 2 * state.seen
+    if not any_member(grown):
+        return state.seen
+    grown = grown & (extent > probe.rounding)
+    return namespace(probe.basis).where(grown, extent, 0 * extent + state.seen)
 
 
 def _refuse_bad(probe: Probe, asymmetry: Array, seen: Scalar) -> None:
-    size = to_host(frobenius_squared(probe.rayleigh))
-    skew = to_host(frobenius_squared(asymmetry))
-    level = to_host(probe.background)
-    finite = np.isfinite(level) & np.isfinite(size) & np.isfinite(skew)
-    if not np.all(finite):
+    eps = epsilon(probe.basis)
+    size, skew = probe.size, frobenius_squared(asymmetry) ** 0.5
+    level = abs(probe.background)
+    # NaN fails every comparison, so one negated test finds all that is wrong.
+    finite = level + size + skew < inf
+    symmetric = skew <= eps**0.5 * (size + skew) + probe.rounding
+    audible = (seen == 0) | (eps * level <= seen)
+    if every_member(finite & symmetric & audible):
+        return
+    if not every_member(finite):
         raise ObservationError(
             "non-finite",
             "the product holds NaN or Inf, or overflows when multiplied with the basis: "
             "check the data, or scale the operator down",
             _members(~finite),
         )
-    eps = epsilon(probe.basis)
-    rounding = to_host(_rounding(probe))
-    crooked = skew**0.5 > eps**0.5 * (size**0.5 + skew**0.5) + rounding
-    if np.any(crooked):
+    if not every_member(symmetric):
         raise ObservationError(
             "not symmetric",
-            f"XᵀY − YᵀX is {np.max(skew**0.5):.2g}, beside ‖H‖ = {np.max(size**0.5):.2g}: "
+            f"the skew part of XᵀCX is {float(skew.max()):.2g} beside ‖H‖ = {float(size.max()):.2g}: "
             "check the operator with bf.check_symmetric, or pass (A + A.T) / 2",
-            _members(crooked),
+            _members(~symmetric),
         )
-    known = to_host(seen)
-    drowned = (known > 0) & (eps * np.abs(level) > known)
-    if np.any(drowned):
-        raise ObservationError(
-            "drowned",
-            f"the background {np.max(np.abs(level)):.3g} leaves no digit for a signal whose "
-            f"spread so far was {np.max(known):.3g}: use float64, or subtract the known part of "
-            "the background inside the operator",
-            _members(drowned),
-        )
+    raise ObservationError(
+        "drowned",
+        f"the background {float(level.max()):.3g} leaves no digit for a signal whose spread so "
+        f"far was {np.max(to_host(seen)):.3g}: use float64, or subtract the known part of the "
+        "background inside the operator",
+        _members(~audible),
+    )
 
 
-def _members(mask: np.ndarray) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(int(i) for i in index) for index in np.argwhere(mask)) if mask.ndim else ()
+def _members(mask: Array) -> tuple[tuple[int, ...], ...]:
+    if not mask.ndim:
+        return ()
+    return tuple(tuple(int(i) for i in index) for index in np.argwhere(to_host(mask)))
 
 
-def check_symmetric(op: Any, n: int | None = None, *, rng: Any = None, like: Array | None = None) -> bool:
+def check_symmetric(
+    op: Any, n: int | None = None, *, rng: Any = None, like: Array | None = None
+) -> bool:
     """Adjoint dot-test: True when uᵀCv = vᵀCu for random orthonormal u, v; raises otherwise.
 
     Because the columns are orthogonal, a multiple of the identity neither hides an asymmetry nor
