@@ -91,25 +91,21 @@ def residual_below(tol: float) -> Stop:
     """Stop when max r_i ≤ tol · spread, or at the precision floor max r_i ≤ 4·eps·|s|.
 
     The spread λ_max(H) − λ_min(H) + ‖R‖₂ does not see σ², so a large background cannot fake
-    convergence; the floor is its own status.
+    convergence; the floor is its own status. For k = 1, where H has no spread and r_1 = ‖R‖₂, the
+    scale is the largest ‖R‖ seen so far.
     """
     tol = _tolerance(tol)
-
-    def rule(state: State, probe: Probe) -> Any:
-        return residual_status(
-            to_host(probe.residuals), to_host(probe.spread), to_host(probe.background), probe, tol
-        )
-
-    return rule
+    return lambda state, probe: _residual_status(state, probe, probe.residuals, tol)
 
 
-def residual_status(
-    residuals: np.ndarray, spread: np.ndarray, background: np.ndarray, probe: Probe, tol: float
-) -> Any:
+def _residual_status(state: State, probe: Probe, residuals: Array, tol: float) -> Any:
     """CONVERGED, PRECISION_FLOOR or None from the largest residual."""
-    worst = residuals.max(axis=-1)
-    at_floor = worst <= 4 * epsilon(probe.basis) * np.abs(background)
-    return _where(worst <= tol * spread, Status.CONVERGED, _where(at_floor, Status.PRECISION_FLOOR))
+    worst = to_host(residuals).max(axis=-1)
+    scale = to_host(probe.spread)
+    if probe.basis.shape[-1] == 1:
+        scale = np.maximum(scale, to_host(state.seen))
+    at_floor = worst <= 4 * epsilon(probe.basis) * np.abs(to_host(probe.background))
+    return _where(worst <= tol * scale, Status.CONVERGED, _where(at_floor, Status.PRECISION_FLOOR))
 
 
 def aligned_below(reference: Array, tol: float) -> Stop:
@@ -416,10 +412,7 @@ def _ritz_residual_below(method: Any, tol: float) -> Stop:
 
     def rule(state: State, probe: Probe) -> Any:
         _, turn = namespace(probe.rayleigh).linalg.eigh(probe.rayleigh)
-        residuals = _column_norms(probe.residual @ turn)
-        return residual_status(
-            to_host(residuals), to_host(probe.spread), to_host(probe.background), probe, tol
-        )
+        return _residual_status(state, probe, _column_norms(probe.residual @ turn), tol)
 
     return rule
 

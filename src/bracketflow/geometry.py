@@ -96,15 +96,16 @@ def polar(basis: Array, rotation: Array, normal: Array | None = None) -> Array:
 
 
 def orthonormalise(matrix: Array) -> Array:
-    """Nearest matrix with orthonormal columns: the polar factor V (VᵀV)^(-1/2), via k × k eigh."""
+    """Nearest matrix with orthonormal columns: the polar factor V (VᵀV)^(-1/2)."""
     xp = namespace(matrix)
     values, vectors = xp.linalg.eigh(matrix.mT @ matrix)
-    once = matrix @ ((vectors * (values**-0.5)[..., None, :]) @ vectors.mT)
-    # The Gram matrix squares the condition number; a second pass restores full accuracy.
-    steep = values[..., -1] > 64 * values[..., 0]
-    if not any_member(steep):
-        return once
-    return xp.where(steep[..., None, None], _polished(once, tolerance=0.0), once)
+    steep = ~(values[..., -1] <= 64 * values[..., 0])
+    if any_member(steep):
+        # The Gram matrix squares the condition number; the SVD does not.
+        u, _, vt = xp.linalg.svd(matrix, full_matrices=False)
+        values = xp.where(steep[..., None], xp.ones_like(values), values)
+    factor = matrix @ ((vectors * (values**-0.5)[..., None, :]) @ vectors.mT)
+    return xp.where(steep[..., None, None], u @ vt, factor) if any_member(steep) else factor
 
 
 def _tangent_sum(basis: Array, rotation: Array, normal: Array | None) -> Array:

@@ -325,8 +325,9 @@ def _refuse_bad(probe: Probe, asymmetry: Array, seen: Scalar) -> None:
     if not every_member(symmetric):
         raise ObservationError(
             "not symmetric",
-            f"the skew part of XᵀCX is {float(skew.max()):.2g} beside ‖H‖ = {float(size.max()):.2g}: "
-            "check the operator with bf.check_symmetric, or pass (A + A.T) / 2",
+            f"XᵀCX has a skew part of {float(skew.max()):.2g} beside ‖H‖ = "
+            f"{float(size.max()):.2g}: check the operator with bf.check_symmetric, "
+            "or pass (A + A.T) / 2",
             _members(~symmetric),
         )
     raise ObservationError(

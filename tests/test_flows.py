@@ -1,0 +1,235 @@
+"""The flows are the paper's: generator, gradient, step sizes, descent, escape."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import bracketflow as bf
+from bracketflow.core import State
+from bracketflow.flows import brockett_move, generator
+from bracketflow.oracles import observe
+from cases import symmetric
+
+N = 7
+
+
+def double_bracket(c, m):
+    """[A, diag A] with A = MᵀCM, as printed."""
+    a = m.T @ c @ m
+    d = np.diag(np.diag(a))
+    return a @ d - d @ a
+
+
+def test_generator_is_the_commutator_and_exactly_skew(rng):
+    c, m = symmetric(rng, N), bf.random_basis(N, rng=rng)
+    omega = generator(observe(c, State(m)).rayleigh)
+    assert np.allclose(omega, double_bracket(c, m), rtol=0, atol=1e-12)
+    assert np.array_equal(omega, -omega.T)
+
+
+def test_step_is_the_papers_cayley_update(rng):
+    c, m, eta = symmetric(rng, N), bf.random_basis(N, rng=rng), 0.01
+    state, _ = bf.DoubleBracketFlow(eta).step(c, bf.DoubleBracketFlow(eta).init(m))
+    half = eta / 2 * double_bracket(c, m)
+    printed = m @ np.linalg.solve(np.eye(N) - half, np.eye(N) + half)
+    assert np.allclose(state.basis, printed, rtol=0, atol=1e-13)
+
+
+def test_minus_generator_is_the_gradient_of_f(rng):
+    c, m = symmetric(rng, N), bf.random_basis(N, rng=rng)
+    omega = generator(observe(c, State(m)).rayleigh)
+    xi = rng.standard_normal((N, N))
+    xi -= xi.T
+    h = 1e-6
+    slope = (bf.lyapunov(bf.cayley(m, h * xi), c) - bf.lyapunov(bf.cayley(m, -h * xi), c)) / (2 * h)
+    # Central differences at h = 1e-6: truncation h² and rounding eps/h, both about 1e-10 relative.
+    assert slope == pytest.approx(-np.sum(omega * xi), rel=1e-6)
+
+
+@pytest.mark.parametrize("k", [1, 3, N])
+def test_brockett_move_is_the_gradient_of_the_weighted_objective(k, rng):
+    c, x = symmetric(rng, N), bf.random_basis(N, k, rng=rng)
+    weights = tuple(np.arange(k, 0, -1.0))
+    rotation, normal = brockett_move(observe(c, State(x)), weights, 1.0)
+    gradient = x @ rotation + (0 if normal is None else normal)
+    a, n = x.T @ c @ x, np.diag(weights)
+    printed = 2 * (c @ x - x @ a) @ n + x @ (a @ n - n @ a)
+    assert np.allclose(gradient, printed, rtol=0, atol=1e-12)
+    objective = lambda m: np.trace(m.T @ c @ m @ n)  # noqa: E731
+    k_ = rng.standard_normal((k, k))
+    z = rng.standard_normal((N, k))
+    k_, z = k_ - k_.T, z - x @ (x.T @ z)
+    h = 1e-6
+    z_ = None if k == N else z
+    ahead = objective(bf.polar(x, h * k_, None if z_ is None else h * z_))
+    behind = objective(bf.polar(x, -h * k_, None if z_ is None else -h * z_))
+    direction = x @ k_ + (0 if z_ is None else z_)
+    expected = np.sum(gradient * direction)
+    assert (ahead - behind) / (2 * h) == pytest.approx(expected, rel=1e-6, abs=1e-7)
+
+
+def test_grassmann_projector_follows_its_double_bracket(rng):
+    c, x, eta = symmetric(rng, N), bf.random_basis(N, 3, rng=rng), 1e-6
+    flow = bf.BrockettFlow(step=eta)
+    moved = flow.step(c, flow.init(x))[0].basis
+    p = x @ x.T
+    bracket = p @ c - c @ p
+    speed = 2 * (p @ bracket - bracket @ p)
+    # One Euler step of length 1e-6 agrees to first order; P moves by 2[P, [P, C]].
+    assert np.allclose((moved @ moved.T - p) / eta, speed, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("n", [3, 10])
+def test_certified_steps_are_the_stated_bounds_and_descend(n, rng):
+    c = symmetric(rng, n, ensemble=(20,))
+    start = bf.random_basis(n, rng=rng, ensemble=(20,))
+    spread, norm = n - 1.0, (n - 1) / 2
+    for rule, eta in (
+        (bf.Certified(), 0.9 / (12 * (spread / 2) ** 2)),
+        (bf.Certified(0.5, "paper"), 0.5 / ((4 * n**0.5 + 8) * norm**2)),
+    ):
+        flow = bf.DoubleBracketFlow(rule)
+        probe = observe(c, State(start))
+        assert np.allclose(rule.size(probe, 0, None, None)[0], eta, rtol=1e-10)
+        state, last = flow.init(start), np.inf
+        for _ in range(50):
+            state, probe = flow.step(c, state)
+            assert np.all(probe.lyapunov <= last)
+            last = probe.lyapunov
+
+
+def test_adaptive_steps_descend_on_so_and_ascend_on_stiefel(rng):
+    c = symmetric(rng, N, ensemble=(50,))
+    flow = bf.DoubleBracketFlow(bf.Adaptive())
+    state, last = flow.init(bf.random_basis(N, rng=rng, ensemble=(50,))), np.inf
+    for _ in range(100):
+        state, probe = flow.step(c, state)
+        assert np.all(probe.lyapunov <= last * (1 + 1e-12))
+        last = probe.lyapunov
+    weights = (3.0, 2.0, 1.0)
+    flow = bf.BrockettFlow(weights)
+    state, last = flow.init(bf.random_basis(N, 3, rng=rng, ensemble=(50,))), -np.inf
+    for _ in range(100):
+        value = np.sum((c @ state.basis) * state.basis * weights, axis=(-2, -1))
+        assert np.all(value >= last - 1e-12)
+        state, _ = flow.step(c, state)
+        last = value
+
+
+def test_adaptive_on_stiefel_remembers_the_largest_reach(rng):
+    c, x = symmetric(rng, N), bf.random_basis(N, 3, rng=rng)
+    probe = observe(c, State(x))
+    values = np.linalg.eigvalsh(probe.rayleigh)
+    reach = values[-1] - values[0] + 2 * np.linalg.norm(probe.residual, 2)
+    eta, memory = bf.Adaptive().size(probe, 0, 0.0, 3.0)
+    assert memory == pytest.approx(reach)
+    assert eta == pytest.approx(0.9 / (2 * 3.0 * reach))
+    eta, memory = bf.Adaptive().size(probe, 0, 10 * reach, 3.0)
+    assert memory == pytest.approx(10 * reach)
+
+
+def test_decay_is_c_over_t_plus_k0(rng):
+    c = symmetric(rng, N)
+    flow = bf.DoubleBracketFlow(bf.Decay(2.0, 100.0))
+    state = flow.init(bf.random_basis(N, rng=rng))
+    state, _ = flow.step(c, state)
+    by_decay, _ = flow.step(c, state)
+    constant = bf.DoubleBracketFlow(2.0 / 101)
+    by_hand, _ = constant.step(c, state._replace(memory=None))
+    assert np.array_equal(by_decay.basis, by_hand.basis)
+
+
+# Givens escape ----------------------------------------------------------------------------------
+
+
+def saddle(rng, pair=(1, 4)):
+    """C and M with Ω(M) = 0 but f(M) = b² > 0: one degenerate block."""
+    i, j = pair
+    a = np.diag(np.arange(N, 0, -1.0))
+    a[i, i] = a[j, j]
+    a[i, j] = a[j, i] = b = 0.7
+    m = np.eye(N)[:, rng.permutation(N)] * rng.choice([-1.0, 1.0], N)  # exact arithmetic below
+    c = m @ a @ m.T
+    return c, m, b
+
+
+def test_gradient_is_stuck_at_a_degenerate_block_and_the_escape_is_not(rng):
+    c, m, b = saddle(rng)
+    f = bf.lyapunov(m, c)
+    assert f == pytest.approx(b**2)
+    plain = bf.DoubleBracketFlow(0.01)
+    assert bf.lyapunov(plain.step(c, plain.init(m))[0].basis, c) == pytest.approx(f)
+    escaping = bf.DoubleBracketFlow(0.01, givens_escape=True)
+    after = bf.lyapunov(escaping.step(c, escaping.init(m))[0].basis, c)
+    assert f - after == pytest.approx(b**2, rel=8 * np.finfo(float).eps)
+
+
+def test_escape_acts_member_by_member(rng):
+    c, m, _ = saddle(rng)
+    other, start = symmetric(rng, N), bf.random_basis(N, rng=rng)
+    flow = bf.DoubleBracketFlow(0.01, givens_escape=True)
+    both, _ = flow.step(np.stack([c, other]), flow.init(np.stack([m, start])))
+    assert np.allclose(both.basis[0], flow.step(c, flow.init(m))[0].basis, rtol=0, atol=1e-14)
+    plain = bf.DoubleBracketFlow(0.01)
+    alone = plain.step(other, plain.init(start))[0].basis
+    assert np.allclose(both.basis[1], alone, rtol=0, atol=1e-14)
+
+
+# Convergence ------------------------------------------------------------------------------------
+
+
+def test_brockett_columns_come_ordered_and_grassmann_finds_the_subspace(rng):
+    c = symmetric(rng, N)
+    vectors = np.linalg.eigh(c)[1][:, ::-1][:, :3]
+    for weights, rule in (
+        ((3, 2, 1), bf.residual_below(1e-8)),
+        (None, bf.aligned_below(vectors, 1e-9)),
+    ):
+        flow = bf.BrockettFlow(weights)
+        state = flow.init(bf.random_basis(N, 3, rng=rng))
+        result = bf.run(flow, itertools.repeat(c), state, stop=[rule, bf.max_steps(5000)])
+        assert result.converged
+        if weights is not None:
+            overlaps = np.abs(np.sum(result.state.basis * vectors, axis=0))
+            assert np.allclose(overlaps, 1, rtol=0, atol=1e-12)
+        # Both are read off in order; the Grassmann columns through the eigenvectors of H.
+        assert np.allclose(np.abs(np.sum(result.eigenvectors * vectors, axis=0)), 1, atol=1e-12)
+
+
+# Construction -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "match"),
+    [
+        (lambda: bf.Constant(-1), ValueError, "eta must be a positive finite number, got -1"),
+        (lambda: bf.Constant(np.nan), ValueError, "eta must be"),
+        (lambda: bf.DoubleBracketFlow(step=0.0), ValueError, "eta must be"),
+        (lambda: bf.DoubleBracketFlow(step="fast"), TypeError, "step must be a number or a rule"),
+        (lambda: bf.Decay(0, 1), ValueError, "c must be"),
+        (lambda: bf.Decay(1, -1), ValueError, "k0 must be"),
+        (lambda: bf.Certified(1.5), ValueError, r"fraction must be in \(0, 1\], got 1\.5"),
+        (lambda: bf.Certified(bound="best"), ValueError, "bound must be"),
+        (lambda: bf.BrockettFlow((1, 2)), ValueError, "strictly decreasing and positive"),
+        (lambda: bf.BrockettFlow((2, 2)), ValueError, "strictly decreasing"),
+        (lambda: bf.BrockettFlow((2, 0)), ValueError, "strictly decreasing and positive"),
+        (lambda: bf.BrockettFlow(()), ValueError, "strictly decreasing"),
+        (lambda: bf.BrockettFlow((np.nan, 1)), ValueError, "strictly decreasing"),
+        (lambda: bf.BrockettFlow(step=bf.Certified()), ValueError, r"SO\(n\) only"),
+        (lambda: bf.BrockettFlow(retraction="polar"), TypeError, "retraction must be a function"),
+        (
+            lambda: bf.BrockettFlow((2, 1)).init(np.eye(4)[:, :3]),
+            ValueError,
+            "2 entries for a basis of k = 3",
+        ),
+        (
+            lambda: bf.DoubleBracketFlow().init(np.eye(4)[:, :3]),
+            ValueError,
+            "use bf.BrockettFlow",
+        ),
+    ],
+)
+def test_bad_configuration_is_refused_at_construction(make, error, match):
+    with pytest.raises(error, match=match):
+        make()
