@@ -8,18 +8,7 @@ from bracketflow.core import (
     State,
     Status,
 )
-from bracketflow.driver import (
-    aligned_below,
-    decompose,
-    lyapunov,
-    lyapunov_below,
-    max_matvecs,
-    max_steps,
-    residual_below,
-    run,
-    track,
-    trajectory,
-)
+from bracketflow.driver import run, trajectory
 from bracketflow.flows import (
     Adaptive,
     BrockettFlow,
@@ -38,7 +27,22 @@ from bracketflow.geometry import (
     subspace_error,
 )
 from bracketflow.monitor import Recorder
-from bracketflow.oracles import as_operator, check_symmetric, counted, gram, shifted
+from bracketflow.oracles import (
+    as_operator,
+    check_symmetric,
+    counted,
+    gram,
+    lyapunov,
+    shifted,
+)
+from bracketflow.solve import decompose, track
+from bracketflow.stopping import (
+    aligned_below,
+    lyapunov_below,
+    max_matvecs,
+    max_steps,
+    residual_below,
+)
 
 __version__ = "0.1.0"
 

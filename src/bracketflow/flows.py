@@ -26,6 +26,7 @@ from bracketflow.core import (
 )
 from bracketflow.geometry import Retraction, cayley, initial_state, polar
 from bracketflow.oracles import advance, observe
+from bracketflow.theory import admissible_step, descent_constant, sharp_descent_constant
 
 # Step sizes -------------------------------------------------------------------------------------
 
@@ -113,14 +114,16 @@ class Certified:
     def size(
         self, probe: Probe, steps: Any, memory: Any, top_weight: float | None
     ) -> tuple[Scalar, Any]:
-        """fraction/L, and 0 where H = 0: nothing to do there."""
+        """fraction/L, and 0 where H is flat: nothing to do there."""
+        values = probe.ritz_values
+        xp = namespace(values)
+        moving = probe.range > 0
         if self.bound == "sharp":
-            smoothness = 3 * probe.range**2
+            constant = sharp_descent_constant(xp.where(moving, probe.range / 2, 1.0))
         else:
-            values = probe.ritz_values
-            norm = namespace(values).max(abs(values), axis=-1)
-            smoothness = (4 * probe.basis.shape[-2] ** 0.5 + 8) * norm**2
-        return _quotient(self.fraction, smoothness), memory
+            norm = xp.where(moving, xp.max(abs(values), axis=-1), 1.0)
+            constant = descent_constant(norm, probe.basis.shape[-2])
+        return xp.where(moving, self.fraction * admissible_step(constant), 0.0), memory
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from math import inf
 from typing import Any
 
@@ -33,29 +34,25 @@ from bracketflow.geometry import random_basis
 Product = Callable[[Array], Array]
 
 
+@dataclass(eq=False)
 class Operator:
-    """A symmetric n × n operator: `operator @ X` for X of shape (..., n, k).
-
-    `weight` is how much one observation counts in averages; `static` says that several products
-    may be made with one observation.
-    """
+    """A symmetric n × n operator: `operator @ X` for X of shape (..., n, k)."""
 
     __array_ufunc__ = None  # NumPy must not try to broadcast over us in `X @ operator`
 
-    def __init__(
-        self,
-        n: int | None,
-        product: Product,
-        *,
-        weight: float = 1.0,
-        static: bool = False,
-        stacks: bool = True,
-    ):
-        self.n = n
-        self.weight = weight
-        self.static = static
-        self._product = product
-        self._stacks = stacks
+    n: int | None
+    """Size; None for a callable, whose size is taken from the basis."""
+    product: Product
+    weight: float = 1.0
+    """How much one observation counts in averages."""
+    static: bool = False
+    """Whether several products may be made with one observation."""
+    stacks: bool = True
+    """Whether the product takes a stack of bases (an ensemble)."""
+    ensemble: tuple[int, ...] = ()
+    """Leading axes of an operator that is a stack of matrices."""
+    like: Array | None = None
+    """An array of the library, dtype and device that a basis for this operator should have."""
 
     @property
     def shape(self) -> tuple[int | None, int | None]:
@@ -70,14 +67,14 @@ class Operator:
                 f"the operator is {self.n} × {self.n} but the basis has columns of length "
                 f"{block.shape[-2]}: every operator of a stream must keep the size of the basis",
             )
-        if block.ndim > 2 and not self._stacks:
+        if block.ndim > 2 and not self.stacks:
             raise ObservationError(
                 "wrong shape",
                 f"a sparse matrix or LinearOperator cannot multiply a stack of bases "
                 f"{tuple(block.shape)}: pass an array (..., n, n), a callable on (..., n, k), or "
                 "run the members one by one",
             )
-        return _conform(self._product(block), block)
+        return _conform(self.product(block), block)
 
 
 def _conform(image: Array, block: Array) -> Array:
@@ -112,29 +109,41 @@ def as_operator(x: Any, n: int | None = None, *, static: bool = False) -> Operat
         Allow several products on this one observation (a fixed matrix).
     """
     if isinstance(x, Operator):
-        return x if not static or x.static else _as_static(x)
+        return x if x.static or not static else replace(x, static=True)
     weight = _weight_of(x)
-    if isinstance(x, np.ndarray | list | tuple | np.matrix):
-        matrix = _real(np.asarray(x), "operator")
-        return Operator(_square(matrix), lambda X: matrix @ X, weight=weight, static=static)
-    if sparse.issparse(x) or isinstance(x, LinearOperator):
-        matrix = _real(x, "operator")
-        size = _square(matrix)
-        return Operator(size, lambda X: matrix @ X, weight=weight, static=static, stacks=False)
+    if isinstance(x, list | tuple):
+        x = np.asarray(x)
     if hasattr(x, "shape") and hasattr(x, "__matmul__"):
-        matrix = _real(x, "operator")
-        return Operator(_square(matrix), lambda X: matrix @ X, weight=weight, static=static)
+        matrix = _real(np.asarray(x) if isinstance(x, np.matrix) else x, "operator")
+        return Operator(
+            _square(matrix),
+            lambda block: matrix @ block,
+            weight=weight,
+            static=static,
+            stacks=not (sparse.issparse(x) or isinstance(x, LinearOperator)),
+            ensemble=tuple(matrix.shape[:-2]),
+            like=_example(matrix),
+        )
     if callable(x):
-        known = None if n is None else whole_number(n, "n", at_least=1)
-        return Operator(known, x, weight=weight, static=static)
+        size = None if n is None else whole_number(n, "n", at_least=1)
+        return Operator(size, x, weight=weight, static=static)
     raise TypeError(
         f"operator must be an array, a sparse matrix, a LinearOperator, a callable or an object "
         f"with `shape` and `@`, got {type(x).__name__}"
     )
 
 
-def _as_static(op: Operator) -> Operator:
-    return Operator(op.n, op._product, weight=op.weight, static=True, stacks=op._stacks)
+def _example(matrix: Any) -> Array | None:
+    """An empty array with the library, dtype and device of `matrix`; None where it has no say."""
+    dtype = getattr(matrix, "dtype", None)
+    if isinstance(dtype, np.dtype):
+        return np.empty(0, dtype=np.float32 if dtype == np.float32 else np.float64)
+    if type(dtype).__module__.partition(".")[0] != "torch":
+        return None
+    # A torch tensor, or an operator that speaks torch (curvlinops), is there: so torch is too.
+    from array_api_compat import torch as xp
+
+    return xp.empty(0, dtype=dtype, device=getattr(matrix, "device", None))
 
 
 def _weight_of(x: Any) -> float:
@@ -188,19 +197,25 @@ def gram(batch: Any) -> Operator:
             f"batch must be rows (b, n) with b ≥ 1, got shape {tuple(rows.shape)}: "
             "a single row x is x[None, :]"
         )
-    b, n = rows.shape[-2:]
+    b, n = (int(size) for size in rows.shape[-2:])
     if sparse.issparse(rows):
         rows = rows.tocsr()
-        columns = rows.T
-        return Operator(
-            n, lambda X: np.asarray(columns @ (rows @ X)) / b, weight=float(b), stacks=False
-        )
-    return Operator(n, lambda X: (rows.mT @ (rows @ X)) / b, weight=float(b))
+        transposed = rows.T
+    else:
+        transposed = rows.mT
+    return Operator(
+        n,
+        lambda block: transposed @ (rows @ block) / b,
+        weight=float(b),
+        stacks=not sparse.issparse(rows),
+        ensemble=tuple(rows.shape[:-2]),
+        like=_example(rows),
+    )
 
 
 def shifted(op: Any, alpha: Scalar) -> Operator:
     """C + αI as an operator; for an ensemble `alpha` may have its shape."""
-    inner = as_operator(op)
+    inner_operator = as_operator(op)
 
     def product(block: Array) -> Array:
         level = alpha
@@ -208,27 +223,17 @@ def shifted(op: Any, alpha: Scalar) -> Operator:
             level = namespace(block).asarray(alpha, dtype=block.dtype)[..., None, None]
         elif hasattr(alpha, "dtype"):
             level = float(alpha)
-        return inner @ block + level * block
+        return inner_operator @ block + level * block
 
-    return Operator(
-        inner.n, product, weight=inner.weight, static=inner.static, stacks=inner._stacks
-    )
+    return replace(inner_operator, product=product)
 
 
+@dataclass(eq=False)
 class Counted(Operator):
     """An operator that counts: `matvecs` columns in `products` block products, per member."""
 
-    def __init__(self, op: Any):
-        inner = as_operator(op)
-        self.matvecs = 0
-        self.products = 0
-        super().__init__(
-            inner.n,
-            lambda block: inner @ block,
-            weight=inner.weight,
-            static=inner.static,
-            stacks=inner._stacks,
-        )
+    matvecs: int = 0
+    products: int = 0
 
     def __matmul__(self, block: Array) -> Array:
         self.products += 1
@@ -238,7 +243,9 @@ class Counted(Operator):
 
 def counted(op: Any) -> Counted:
     """`op` with counters `.matvecs` and `.products`: the one object that changes when used."""
-    return Counted(op)
+    inner_operator = as_operator(op)
+    parts = {field.name: getattr(inner_operator, field.name) for field in fields(Operator)}
+    return Counted(**{**parts, "product": inner_operator.__matmul__})
 
 
 # The centred probe ------------------------------------------------------------------------------
@@ -257,6 +264,11 @@ def observe(operator: Any, state: State) -> Probe:
         probe, asymmetry = centre(state.basis, _product(operator, state.basis))
         _refuse_bad(probe, asymmetry, state.seen)
     return probe
+
+
+def lyapunov(basis: Array, A: Any) -> Any:
+    """f = ½‖off H‖_F² + ‖R‖_F² of `basis` on the operator `A`: one block product."""
+    return observe(A, State(basis)).lyapunov
 
 
 def _product(operator: Any, basis: Array) -> Array:
