@@ -80,7 +80,7 @@ def near_minimum(rng, skew):
         gaps = rng.uniform(0.5, 2, (TRIALS, n))
         operator = theory.trace_free(np.cumsum(gaps, -1)[..., None] * np.eye(n))
         turn = skew(TRIALS, n)
-        size = rng.uniform(0.001, 0.1, (TRIALS, 1, 1)) / frobenius(turn)[:, None, None]
+        size = rng.uniform(0.001, 0.1, (TRIALS, 1, 1)) / n / frobenius(turn)[:, None, None]
         basis = theory.cayley(size * turn)
         rotated = theory.rotated_operator(operator, basis)
         out.append(Problems(operator, basis, rotated, theory.trace_free_norm(operator), n))

@@ -128,7 +128,7 @@ def test_a_truncated_step_of_order_three_lets_the_background_in(haar):
     """The paper: every truncation order keeps the trajectory free of σ²."""
     operator, basis, background = np.diag([1.0, 0.2, -1.2]), haar(1, 3)[0], 1e6
     omega = theory.generator(theory.rotated_operator(operator, basis))
-    moved = basis @ theory.neumann_cayley(0.1 * omega, 3)
+    moved = basis @ theory.neumann_cayley(0.2 * omega / norm2(omega), 3)  # ρ = 0.1
     plain = theory.generator(theory.rotated_operator(operator, moved))
     shifted = theory.generator(theory.rotated_operator(operator + background * np.eye(3), moved))
     assert np.linalg.norm(shifted - plain) > np.linalg.norm(plain)

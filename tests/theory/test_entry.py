@@ -78,8 +78,8 @@ def test_runs_under_the_entry_check_enter_and_stay(skew, frobenius):
     limit = 10 ** theory.log10_transfer_threshold(hit, gap, separation, step, norm, n)
     limit = min(limit, theory.invariance_threshold(gap, separation, norm))
     assert theory.entry_check(0.999 * limit, hit, gap, separation, step, norm, n).holds
-    bases = np.broadcast_to(start, (200, n, n))
-    push = skew(200, n)
+    bases = np.broadcast_to(start, (2000, n, n))
+    push = skew(2000, n)
     push *= limit / frobenius(push)[:, None, None]
     for index in range(400):
         rotated = theory.rotated_operator(operator, bases)

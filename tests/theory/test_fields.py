@@ -78,7 +78,7 @@ def test_the_projector_flow_forgets_shifts(problems, equal):
 
 
 def test_one_cayley_step_follows_the_flow_to_second_order(operator, haar):
-    start, steps = haar(1, 5)[0], np.array([4e-3, 2e-3, 1e-3])
+    start, steps = haar(1, 5)[0], np.array([4e-4, 2e-4, 1e-4])
     errors = []
     for step in steps:
         _, bases = solve(lambda m: theory.commutator_field(m, operator), start, step, 2)

@@ -69,7 +69,7 @@ def test_the_second_derivative_along_givens_is_the_hessian_form(problems, equal)
 
 
 def test_every_saddle_is_strict_with_the_promised_curvature(saddle, not_above):
-    for blocks in SHAPES * 40:
+    for blocks in SHAPES * 400:
         rotated = saddle(blocks)
         entry = rotated[theory.degenerate_block(rotated)]
         lowest = np.linalg.eigvalsh(theory.hessian_matrix(rotated))[0]
@@ -77,7 +77,7 @@ def test_every_saddle_is_strict_with_the_promised_curvature(saddle, not_above):
         not_above(theory.largest_block_bound(rotated), entry**2)
 
 
-def saddles_above(saddle, wanted=200):
+def saddles_above(saddle, wanted=2000):
     """Saddles with distinct eigenvalues and f ≥ (g − δ)²/8, δ = g/2."""
     while wanted:
         for blocks in SHAPES:

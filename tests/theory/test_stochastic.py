@@ -134,7 +134,7 @@ def test_a_background_estimated_from_rows_is_noise_that_scales_with_it(rng):
 
 
 def test_weight_norms_are_those_of_the_weights(rng, not_above):
-    for _ in range(200):
+    for _ in range(2000):
         separation = rng.uniform(0.1, 1)
         step, steps = rng.uniform(0.01, 1), int(rng.integers(1, 500))
         weights = theory.input_weights(steps, step, 1.0, separation)
