@@ -157,6 +157,9 @@ def test_on_bad_function_is_told_and_a_long_run_of_bad_ones_ends_the_run(rng):
     assert result.status is Status.TOO_MANY_BAD
     assert len(result.bad) == len(heard) == 7
     assert result.state.steps == 2
+    crooked = itertools.chain([c], itertools.repeat(c + np.triu(np.ones((N, N)), 1)))
+    result = bf.run(FLOW, crooked, state, on_bad="skip", bad_limit=3)
+    assert result.status is Status.NOT_SYMMETRIC
     with pytest.raises(ValueError, match="no usable observation, all 3 were refused"):
         bf.run(FLOW, [np.nan * c] * 3, state, on_bad="skip")
     with pytest.raises(ValueError, match="on_bad must be"):

@@ -1,5 +1,6 @@
 """bracketflow: eigenvectors of a matrix you can only multiply with, blind to any background."""
 
+from bracketflow.certificates import Certificate, certify, estimate_noise
 from bracketflow.core import (
     BadObservation,
     ObservationError,
@@ -50,6 +51,7 @@ __all__ = [
     "Adaptive",
     "BadObservation",
     "BrockettFlow",
+    "Certificate",
     "Certified",
     "Constant",
     "Decay",
@@ -64,9 +66,11 @@ __all__ = [
     "as_operator",
     "basis_error",
     "cayley",
+    "certify",
     "check_symmetric",
     "counted",
     "decompose",
+    "estimate_noise",
     "gram",
     "lyapunov",
     "lyapunov_below",

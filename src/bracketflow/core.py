@@ -110,7 +110,7 @@ def whole_number(
 class Status(Enum):
     """Why a run ended. The value is the advice."""
 
-    CONVERGED = "Converged: the residuals are below the tolerance, measured on a shift-free scale."
+    CONVERGED = "The residuals are below the tolerance, measured on a shift-free scale."
     NOISE_FLOOR = (
         "The error is down to what the noise in the observations allows: "
         "give more observations, or larger batches."
@@ -283,7 +283,10 @@ class Result:
     background: Scalar
     """The last level s: σ² plus the mean of the tracked eigenvalues."""
     status: Any
+    """A `Status`; for an ensemble an object array of them."""
     state: State
+    probe: Probe
+    """The last probe, of the columns that `residuals` speak of: what `bf.certify` reads."""
     bad: tuple[BadObservation, ...] = ()
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -102,20 +103,21 @@ def run(
     ----------
     on_bad : "raise", "skip" or a function of a BadObservation
         What to do with a refused observation; with the last two it is counted in `Result.bad`,
-        and `bad_limit` of them in a row end the run with TOO_MANY_BAD.
+        and `bad_limit` of them in a row end the run with TOO_MANY_BAD, or with NOT_SYMMETRIC when
+        that is what was wrong with all of them.
     """
     rules, watchers = _as_tuple(stop), _as_tuple(monitors)
     bad = _BadLog(on_bad, bad_limit)
     ending = _Ending(state)
     try:
         for current, probe, following in _walk(method, stream, state, bad, ending.settle):
-            bad.in_a_row = 0
+            bad.in_a_row.clear()
             for watch in watchers:
                 watch(current, probe)
             if ending.decide(rules, current, probe, following):
                 break
-    except _TooManyBad:
-        ending.close(Status.TOO_MANY_BAD)
+    except _TooManyBad as verdict:
+        ending.close(verdict.status)
     except KeyboardInterrupt:
         ending.close(Status.INTERRUPTED)
         if ending.probe is None:
@@ -145,6 +147,10 @@ def _as_tuple(parts: Any) -> tuple[Any, ...]:
 class _TooManyBad(Exception):
     """Raised inside the walk to end it."""
 
+    def __init__(self, status: Status):
+        super().__init__(status)
+        self.status = status
+
 
 class _BadLog:
     """Applies `on_bad` to a refused observation and keeps the log."""
@@ -155,7 +161,7 @@ class _BadLog:
         self.on_bad = on_bad
         self.limit = whole_number(limit, "bad_limit", at_least=1)
         self.log: list[BadObservation] = []
-        self.in_a_row = 0
+        self.in_a_row: list[str] = []
 
     def __call__(self, error: ObservationError, state: State) -> None:
         if self.on_bad == "raise":
@@ -164,9 +170,10 @@ class _BadLog:
         self.log.append(entry)
         if callable(self.on_bad):
             self.on_bad(entry)
-        self.in_a_row += 1
-        if self.in_a_row >= self.limit:
-            raise _TooManyBad
+        self.in_a_row.append(error.reason)
+        if len(self.in_a_row) >= self.limit:
+            crooked = set(self.in_a_row) == {"not symmetric"}
+            raise _TooManyBad(Status.NOT_SYMMETRIC if crooked else Status.TOO_MANY_BAD)
 
 
 class _Ending:
@@ -251,19 +258,32 @@ def read_off(
     `rotate` turns the columns by the eigenvectors of H (the subspace is the answer, not them).
     """
     xp = namespace(state.basis)
-    vectors, values, residuals = state.basis, diagonal(probe.rayleigh), probe.residuals
+    vectors = state.basis
     if rotate:
-        values, turn = xp.linalg.eigh(probe.rayleigh)
-        vectors, residuals = vectors @ turn, column_norms(probe.residual @ turn)
+        _, turn = xp.linalg.eigh(probe.rayleigh)
+        vectors, probe = vectors @ turn, _turned(probe, turn)
+    values = diagonal(probe.rayleigh)
     order = xp.flip(xp.argsort(values, axis=-1), axis=-1)
     return Result(
         eigenvalues=_take(xp, values, order) + probe.background[..., None],
         eigenvectors=_signed(_take(xp, vectors, order[..., None, :])),
-        residuals=_take(xp, residuals, order),
+        residuals=_take(xp, probe.residuals, order),
         background=probe.background,
         status=status,
         state=state,
+        probe=probe,
         bad=bad,
+    )
+
+
+def _turned(probe: Probe, turn: Array) -> Probe:
+    """The probe of X V from that of X, for orthogonal V = `turn`: no product is needed."""
+    rayleigh = turn.mT @ probe.rayleigh @ turn
+    return replace(
+        probe,
+        basis=probe.basis @ turn,
+        centred=probe.centred @ turn,
+        rayleigh=0.5 * (rayleigh + rayleigh.mT),
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any, Self, TextIO
 
 import numpy as np
 
+from bracketflow.certificates import rounding_bound
 from bracketflow.core import Probe, State, diagonal, to_host, whole_number
 
 Record = dict[str, Any]
@@ -27,13 +28,16 @@ def _plain(value: Any) -> Any:
 
 
 MEASURES: Mapping[str, Measure] = {
+    "n": lambda state, probe: probe.basis.shape[-2],
     "background": lambda state, probe: probe.background,
     "lyapunov": lambda state, probe: probe.lyapunov,
-    "residual": lambda state, probe: to_host(probe.residuals).max(axis=-1),
+    "spread": lambda state, probe: probe.spread,
+    "rounding": lambda state, probe: rounding_bound(probe),
     "eigenvalues": lambda state, probe: diagonal(probe.rayleigh) + probe.background[..., None],
+    "residuals": lambda state, probe: probe.residuals,
 }
-"""What a Recorder measures unless told otherwise; the background holds σ² plus the mean of the
-tracked eigenvalues."""
+"""What a Recorder measures unless told otherwise: enough for `certify_record`. The background
+holds σ² plus the mean of the tracked eigenvalues."""
 
 
 class Recorder:
@@ -44,8 +48,7 @@ class Recorder:
     every : int
         Steps between records.
     measures : mapping of name to function of (state, probe), optional
-        Added to the standard ones (background, lyapunov, residual, eigenvalues); a name given
-        again replaces the standard one.
+        Added to the standard ones (see `MEASURES`); a name given again replaces the standard one.
     sinks : sequence of functions of one record
         Where records go besides `records`, for example `JSONLines(path)` or `CSV(path)`.
     keep : bool

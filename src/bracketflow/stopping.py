@@ -17,7 +17,7 @@ from bracketflow.geometry import basis_error, subspace_error
 Stop = Callable[[State, Probe], Any]
 
 
-def _where(fires: Any, status: Status, otherwise: Any = None) -> Any:
+def choose(fires: Any, status: Any, otherwise: Any = None) -> Any:
     """`status` where `fires`: an object array for an ensemble, a plain value otherwise."""
     fires = to_host(fires)
     if fires.ndim == 0:
@@ -35,7 +35,7 @@ def tolerance(value: float, name: str = "tol") -> float:
 def max_steps(count: int) -> Stop:
     """Stop on the state that has made `count` moves."""
     count = whole_number(count, "max_steps", at_least=0)
-    return lambda state, probe: _where(np.asarray(state.steps) >= count, Status.STEP_LIMIT)
+    return lambda state, probe: choose(np.asarray(state.steps) >= count, Status.STEP_LIMIT)
 
 
 def max_matvecs(count: int) -> Stop:
@@ -43,7 +43,7 @@ def max_matvecs(count: int) -> Stop:
     count = whole_number(count, "max_matvecs", at_least=1)
 
     def rule(state: State, probe: Probe) -> Any:
-        return _where(np.asarray(state.matvecs) + 2 * probe.matvecs > count, Status.STEP_LIMIT)
+        return choose(np.asarray(state.matvecs) + 2 * probe.matvecs > count, Status.STEP_LIMIT)
 
     return rule
 
@@ -51,7 +51,7 @@ def max_matvecs(count: int) -> Stop:
 def lyapunov_below(tol: float) -> Stop:
     """Stop when f = ½‖off H‖_F² + ‖R‖_F² < tol: absolute, as in the paper."""
     tol = tolerance(tol)
-    return lambda state, probe: _where(probe.lyapunov < tol, Status.CONVERGED)
+    return lambda state, probe: choose(probe.lyapunov < tol, Status.CONVERGED)
 
 
 def residual_below(tol: float) -> Stop:
@@ -72,7 +72,7 @@ def residual_status(state: State, probe: Probe, residuals: Array, tol: float) ->
     if probe.basis.shape[-1] == 1:
         scale = np.maximum(scale, to_host(state.seen))
     at_floor = worst <= 4 * epsilon(probe.basis) * np.abs(to_host(probe.background))
-    return _where(worst <= tol * scale, Status.CONVERGED, _where(at_floor, Status.PRECISION_FLOOR))
+    return choose(worst <= tol * scale, Status.CONVERGED, choose(at_floor, Status.PRECISION_FLOOR))
 
 
 def aligned_below(reference: Array, tol: float) -> Stop:
@@ -82,7 +82,7 @@ def aligned_below(reference: Array, tol: float) -> Stop:
     distance = basis_error if square else subspace_error
 
     def rule(state: State, probe: Probe) -> Any:
-        return _where(distance(state.basis, reference) <= tol, Status.CONVERGED)
+        return choose(distance(state.basis, reference) <= tol, Status.CONVERGED)
 
     return rule
 

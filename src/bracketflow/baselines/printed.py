@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bracketflow.core import Array, Probe, State, diagonal, identity_like, namespace
-from bracketflow.geometry import initial_state
+from bracketflow.geometry import initial_state, orthonormalise
 from bracketflow.oracles import advance, as_operator, centre
 
 
@@ -92,6 +92,8 @@ class PrintedStiefel:
     weights: tuple[float, ...]
     eta: float
     centred: bool = False
+    true_polar: bool = False
+    """Use X(XᵀX)^(−1/2), X = M + H, the cure at equal cost."""
 
     def init(self, basis: Array, rng: Any = None) -> State:
         """State at an orthonormal n × k basis."""
@@ -103,7 +105,9 @@ class PrintedStiefel:
             probe, image = _raw_probe(operator, state)
             image = probe.centred if self.centred else image
             move = self.eta * _stiefel_gradient(state.basis, image, self.weights)
-            return advance(state, probe, (state.basis + move) @ _inverse_root(move)), probe
+            moved = state.basis + move
+            basis = orthonormalise(moved) if self.true_polar else moved @ _inverse_root(move)
+            return advance(state, probe, basis), probe
 
 
 def _stiefel_gradient(basis: Array, image: Array, weights: tuple[float, ...]) -> Array:
