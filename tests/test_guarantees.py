@@ -8,8 +8,9 @@ import pytest
 from scipy import io, sparse
 
 import bracketflow as bf
+from bracketflow.certificates import stationary_deviation
 from bracketflow.cli import main
-from bracketflow.guarantees import guarantees, stationary_deviation
+from bracketflow.guarantees import guarantees
 from bracketflow.monitor import JSONLines
 from bracketflow.streams import load_matrix
 from cases import noise, symmetric
@@ -42,14 +43,18 @@ def test_stationary_deviation_is_what_independent_noise_gives(rng):
     values = np.arange(n, 0, -1.0)
     signal, eta = np.diag(values), 0.5 / 25
     flow = bf.DoubleBracketFlow(eta)
-    state, squares = flow.init(np.eye(n)), []
+    state, squares, probes = flow.init(np.eye(n)), [], []
     for t in range(4000):
-        state, _ = flow.step(signal + noise(rng, n, size), state)
+        state, probe = flow.step(signal + noise(rng, n, size), state)
         if t > 200:
             squares.append(bf.lyapunov(state.basis, signal))
+            probes.append(probe)
     # About 4,000·ηg² ≈ 80 independent samples of the slowest mode: 10% is about two sigma of f.
     measured = np.sqrt(np.mean(squares))
     assert measured == pytest.approx(stationary_deviation(values, eta, size), rel=0.1)
+    assert measured == pytest.approx(bf.estimate_noise(probes).ball(eta), rel=0.1)
+    with pytest.raises(ValueError, match="edge of stability"):
+        stationary_deviation(values, 1.0, size)
 
 
 @pytest.mark.parametrize(

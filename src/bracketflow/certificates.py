@@ -274,6 +274,12 @@ class Noise(NamedTuple):
     """Root mean square of ‖tf(E_t)‖_F."""
     probes: int
     """How many probes it rests on."""
+    eigenvalues: np.ndarray
+    """Rayleigh quotients averaged over the probes, background taken out, descending."""
+
+    def ball(self, step: float) -> np.ndarray:
+        """√f at which `DoubleBracketFlow(step)` settles in this noise (k = n)."""
+        return stationary_deviation(self.eigenvalues, step, self.frobenius)
 
 
 def estimate_noise(probes: Sequence[Probe]) -> Noise:
@@ -287,7 +293,9 @@ def estimate_noise(probes: Sequence[Probe]) -> Noise:
         raise ValueError(f"probes must be at least 2 to show a change, got {len(probes)}")
     n, k = probes[0].basis.shape[-2:]
     squares = [_change(before, after) for before, after in pairwise(probes)]
-    return Noise(np.sqrt(np.mean(squares, axis=0) / 2 * n / k), len(probes))
+    quotients = np.mean([to_host(diagonal(probe.rayleigh)) for probe in probes], axis=0)
+    size = np.sqrt(np.mean(squares, axis=0) / 2 * n / k)
+    return Noise(size, len(probes), -np.sort(-quotients, axis=-1))
 
 
 def _change(before: Probe, after: Probe) -> np.ndarray:
@@ -297,3 +305,18 @@ def _change(before: Probe, after: Probe) -> np.ndarray:
     # A change of the level between the two is σ², not noise: take out what is along X.
     level = inner(after.basis, difference) / frobenius_squared(after.basis)
     return to_host(frobenius_squared(difference - level[..., None, None] * after.basis))
+
+
+def stationary_deviation(eigenvalues: np.ndarray, step: float, noise: Any) -> np.ndarray:
+    """Root mean square √f of the flow on SO(n) under independent noise with ‖E‖_F = `noise`.
+
+    To first order the pair (i, j) obeys a ← (1 − ηg²)a − ηg²E_ij with g = λ_i − λ_j, so its
+    variance settles at ηg²/(2 − ηg²) times that of E_ij, noise²/((n − 1)(n + 2)).
+    """
+    n = eigenvalues.shape[-1]
+    i, j = np.triu_indices(n, 1)
+    rate = step * (eigenvalues[..., i] - eigenvalues[..., j]) ** 2
+    if not np.all(rate < 2):
+        raise ValueError(f"step = {step!r} is beyond the edge of stability, 2/(λ_max − λ_min)²")
+    variance = np.asarray(noise) ** 2 / ((n - 1) * (n + 2))
+    return np.asarray(np.sqrt(variance * np.sum(rate / (2 - rate), axis=-1)))

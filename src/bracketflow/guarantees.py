@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bracketflow import theory
+from bracketflow.certificates import stationary_deviation
 from bracketflow.oracles import check_symmetric
 from bracketflow.theory.hypotheses import Check
 
@@ -139,21 +140,8 @@ def _balls(
         return {"bound": float("inf"), "independent": float("inf")}
     return {
         "bound": float(theory.noise_ball_from_noise(norm, gap / 2, noise)),
-        "independent": stationary_deviation(values, steps["sharp"], noise),
+        "independent": float(stationary_deviation(values, steps["sharp"], noise)),
     }
-
-
-def stationary_deviation(eigenvalues: np.ndarray, step: float, noise: float) -> float:
-    """Root mean square √f of the flow under independent noise with ‖E‖_F = `noise`.
-
-    To first order the pair (i, j) obeys a ← (1 − ηg²)a − ηg²E_ij with g = λ_i − λ_j, so its
-    variance settles at ηg²/(2 − ηg²) times that of E_ij, noise²/((n − 1)(n + 2)).
-    """
-    n = len(eigenvalues)
-    i, j = np.triu_indices(n, 1)
-    rate = step * (eigenvalues[i] - eigenvalues[j]) ** 2
-    variance = noise**2 / ((n - 1) * (n + 2))
-    return float(np.sqrt(variance * np.sum(rate / (2 - rate))))
 
 
 def _checks(gap: float, norm: float, noise: float) -> dict[str, Check]:
