@@ -116,6 +116,7 @@ def test_torch_agrees_with_numpy(case, rng):
     arrays = drive(method, method.init(start), stream)
     tensors = drive(method, method.init(torch.from_numpy(start)), map(torch.from_numpy, stream))
     assert isinstance(tensors.basis, torch.Tensor)
+    assert tensors.basis.is_contiguous()
     # Two libraries sum in different order: some eps a step, amplified while the basis turns.
     assert np.abs(arrays.basis - tensors.basis.numpy()).max() <= 1e-12
 

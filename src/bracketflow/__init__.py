@@ -1,6 +1,7 @@
 """bracketflow: eigenvectors of a matrix you can only multiply with, blind to any background."""
 
 from bracketflow.certificates import Certificate, certify, estimate_noise
+from bracketflow.checkpoint import Checkpoint, load, save
 from bracketflow.core import (
     BadObservation,
     ObservationError,
@@ -53,6 +54,7 @@ __all__ = [
     "BrockettFlow",
     "Certificate",
     "Certified",
+    "Checkpoint",
     "Constant",
     "Decay",
     "DoubleBracketFlow",
@@ -72,6 +74,7 @@ __all__ = [
     "decompose",
     "estimate_noise",
     "gram",
+    "load",
     "lyapunov",
     "lyapunov_below",
     "max_matvecs",
@@ -82,6 +85,7 @@ __all__ = [
     "random_basis",
     "residual_below",
     "run",
+    "save",
     "shifted",
     "subspace_error",
     "track",

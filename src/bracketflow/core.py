@@ -33,6 +33,11 @@ def _epsilon(xp: Any, dtype: Any) -> float:
     return float(xp.finfo(dtype).eps)
 
 
+def contiguous(array: Array) -> Array:
+    """`array` in C order: other layouts give other last bits, and resuming must not."""
+    return np.ascontiguousarray(array) if isinstance(array, np.ndarray) else array.contiguous()
+
+
 def any_member(mask: Any) -> bool:
     """Whether a per-member condition holds for any member."""
     return bool(mask.any()) if mask.ndim else bool(mask)

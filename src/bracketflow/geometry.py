@@ -19,6 +19,7 @@ from bracketflow.core import (
     Scalar,
     State,
     any_member,
+    contiguous,
     diagonal,
     epsilon,
     frobenius_squared,
@@ -164,7 +165,7 @@ def random_basis(
     k = n if k is None else whole_number(k, "k", at_least=1, at_most=n, limit="the dimension n")
     gaussian = np.random.default_rng(rng).standard_normal((*ensemble, n, k))
     q, r = np.linalg.qr(gaussian)
-    basis = np.ascontiguousarray(q * np.where(diagonal(r) < 0, -1.0, 1.0)[..., None, :])
+    basis = contiguous(q * np.where(diagonal(r) < 0, -1.0, 1.0)[..., None, :])
     if like is None:
         return basis
     if isinstance(like, np.ndarray):
@@ -194,7 +195,7 @@ def check_basis(basis: Array) -> Array:
         )
     if isinstance(basis, np.ndarray):
         return np.array(basis, order="C")
-    return xp.asarray(basis, copy=True).contiguous()
+    return contiguous(xp.asarray(basis, copy=True))
 
 
 def initial_state(basis: Array, memory: Any = None) -> State:

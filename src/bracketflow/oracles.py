@@ -21,6 +21,7 @@ from bracketflow.core import (
     Scalar,
     State,
     any_member,
+    contiguous,
     epsilon,
     every_member,
     frobenius_squared,
@@ -296,7 +297,7 @@ def centre(basis: Array, image: Array) -> tuple[Probe, Array]:
 def advance(state: State, probe: Probe, basis: Array, memory: Any = None) -> State:
     """State after the move to `basis`: one step and the probe's products more."""
     return State(
-        basis,
+        contiguous(basis),
         state.steps + 1,
         state.matvecs + probe.matvecs,
         _seen_after(state, probe),
