@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bracketflow.baselines.power import q_factor, raw_image, wide
+from bracketflow.baselines.power import q_factor, raw_image, upright, wide
 from bracketflow.core import Array, Probe, State, identity_like, namespace
 from bracketflow.geometry import initial_state
 from bracketflow.oracles import advance, observe
@@ -50,7 +50,8 @@ class ExponentialAverage:
         average = _averaged(state, probe.centred @ state.basis.mT, self.rate)
         xp = namespace(average)
         _, vectors = xp.linalg.eigh(average)
-        return advance(state, probe, xp.flip(vectors, axis=-1), average), probe
+        basis = upright(xp.flip(vectors, axis=-1), state.basis)
+        return advance(state, probe, basis, average), probe
 
 
 @dataclass(frozen=True)

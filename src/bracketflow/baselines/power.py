@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from bracketflow.core import Array, Probe, Scalar, State, diagonal, namespace, off_diagonal
+from bracketflow.core import (
+    Array,
+    Probe,
+    Scalar,
+    State,
+    diagonal,
+    identity_like,
+    namespace,
+    off_diagonal,
+)
 from bracketflow.geometry import initial_state
 from bracketflow.oracles import advance, observe
 
@@ -26,6 +35,14 @@ def raw_image(probe: Probe) -> Array:
 def wide(value: Scalar) -> Array:
     """A per-member number made to multiply (..., n, k) blocks."""
     return value[..., None, None]
+
+
+def upright(vectors: Array, reference: Array) -> Array:
+    """Columns signed so that v_iᵀr_i ≥ 0: what an eigensolver leaves open."""
+    xp = namespace(vectors)
+    overlap = xp.sum(vectors * reference, axis=-2)
+    sign = xp.where(overlap < 0, -xp.ones_like(overlap), xp.ones_like(overlap))
+    return vectors * sign[..., None, :]
 
 
 @dataclass(frozen=True)
@@ -109,7 +126,7 @@ class ProjectedOja:
         xp = namespace(probe.basis)
         reach = xp.maximum(probe.range + 2 * probe.residual_norm, state.memory)
         _, ritz = xp.linalg.eigh(probe.rayleigh)
-        ritz = xp.flip(ritz, axis=-1)
+        ritz = upright(xp.flip(ritz, axis=-1), identity_like(ritz))
         if probe.is_square:
             return advance(state, probe, state.basis @ ritz, reach), probe
         eta = xp.where(reach > 0, self.fraction / xp.where(reach > 0, reach, 1.0), 0.0)
