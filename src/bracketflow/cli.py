@@ -14,7 +14,11 @@ import numpy as np
 
 import bracketflow
 from bracketflow import demo as demonstration
+from bracketflow.bench import SCENES, run_bench
+from bracketflow.bench.page import write_page
+from bracketflow.bench.race import table
 from bracketflow.certificates import Certificate, certify_record
+from bracketflow.experiments import command as experiments
 from bracketflow.guarantees import Guarantees, guarantees
 from bracketflow.monitor import Progress
 from bracketflow.streams import load_matrix
@@ -70,7 +74,44 @@ def _parser() -> argparse.ArgumentParser:
     )
     certify.add_argument("--json", action="store_true", help="machine-readable output")
     certify.set_defaults(handler=_certify)
+    experiments.add_arguments(commands)
+    bench = commands.add_parser(
+        "bench",
+        help="race the tracker against its rivals on the same observations",
+        description="Race the tracker against its rivals; writes bench.json and index.html.",
+        epilog=(
+            "scenes:\n"
+            + "\n".join(f"  {name:<10s} {scene.title}" for name, scene in SCENES.items())
+            + "\n\nexamples:\n  bracketflow bench\n  bracketflow bench noise drift --seeds 10\n"
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    bench.add_argument("scenes", nargs="*", metavar="SCENE", help="scenes (default: all)")
+    bench.add_argument("--seeds", type=int, default=5, help="draws of each scene (default 5)")
+    bench.add_argument("--quick", action="store_true", help="one draw, a tenth of the steps")
+    bench.add_argument("--out", type=Path, default=Path("out/bench"), help="output folder")
+    bench.add_argument("--json", action="store_true", help="print the record instead of tables")
+    bench.set_defaults(handler=_bench)
     return parser
+
+
+def _bench(args: argparse.Namespace) -> int:
+    def announce(scene: str, contender: str) -> None:
+        print(f"\r{scene}: {contender:<40s}", end="", file=sys.stderr, flush=True)
+
+    record = run_bench(
+        args.scenes, seeds=args.seeds, quick=args.quick, out=args.out, announce=announce
+    )
+    print("\r" + " " * 60 + "\r", end="", file=sys.stderr, flush=True)
+    page = write_page(record, args.out)
+    if args.json:
+        print(json.dumps(record))
+        return 0
+    for name, curves in record["scenes"].items():
+        print(f"{SCENES[name].title}\n  {SCENES[name].words}")
+        print("\n".join(table(curves)), end="\n\n")
+    print(f"The page is {page}")
+    return 0
 
 
 def _certify(args: argparse.Namespace) -> int:

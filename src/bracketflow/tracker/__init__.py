@@ -1,0 +1,74 @@
+"""EigenTracker: eigenvectors of a stream, at the statistical limit, with nothing to tune."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bracketflow.core import Array, Probe, State, whole_number
+from bracketflow.geometry import initial_state
+from bracketflow.tracker import full, leading
+from bracketflow.tracker.full import newton_angles
+from bracketflow.tracker.reading import Reading, read
+
+__all__ = ["EigenTracker", "Reading", "newton_angles"]
+
+
+@dataclass(frozen=True)
+class EigenTracker:
+    """All eigenvectors, or the leading k, of C_t = C_sig + σ_t² I + E_t.
+
+    Averages as the mean of all observations would while the signal stands still, forgets as fast
+    as it moves, starts anew when it jumps. Columns are ordered once, at the first observation,
+    and keep their place and sign from then on.
+
+    Parameters
+    ----------
+    k : int, optional
+        Columns of the basis it will be given; None takes them from the basis.
+    forget : float, optional
+        Fixed share of the memory lost with every observation, 0 ≤ forget < 1; None learns it.
+
+    Notes
+    -----
+    The full basis costs one product with it a step. The leading k cost k + p + 1 columns a step
+    (p = 3k at most, one more as reference) on a signal that moves or is noisy. While the signal
+    of a single problem stands still, from the start or later, a Krylov span takes ⌈k/2⌉ + 1
+    columns a step; the probe is then read off the span, and a reference column in every product
+    tests it. Ensembles always average.
+    """
+
+    k: int | None = None
+    forget: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.k is not None:
+            object.__setattr__(self, "k", whole_number(self.k, "k", at_least=1))
+        number = isinstance(self.forget, int | float | np.number)
+        if self.forget is not None and not (number and 0 <= self.forget < 1):
+            raise ValueError(f"forget must be None or a number in [0, 1), got {self.forget!r}")
+
+    def init(self, basis: Array, rng: Any = None) -> State:
+        """State at an orthonormal basis; columns beyond k come from `rng` (default: seed 0)."""
+        state = initial_state(basis)
+        n, k = state.basis.shape[-2:]
+        if self.k not in (None, k):
+            raise ValueError(
+                f"basis has {k} columns but the tracker was made for k = {self.k}: "
+                f"pass bf.random_basis(n, {self.k})"
+            )
+        memory = full.start(state.basis) if k == n else leading.start(state.basis, rng)
+        return state._replace(memory=memory)
+
+    def step(self, operator: Any, state: State) -> tuple[State, Probe]:
+        """One observation: new state, and the probe of the state that went in."""
+        square = state.basis.shape[-1] == state.basis.shape[-2]
+        method: Any = full if square else leading
+        following, probe = method.step(operator, state, self.forget)
+        return following, probe
+
+    def read(self, state: State, coverage: float = 0.95) -> Reading:
+        """Eigenvalues, error bars that hold with probability `coverage`, order and events."""
+        return read(state, coverage)

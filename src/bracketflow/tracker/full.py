@@ -1,0 +1,258 @@
+"""The full basis: a running mean of H, carried along with the frame that diagonalises it.
+
+H̄ ← H̄ + g(H − H̄) is linear in the noise, so it averages as the mean of all C_t would; the frame
+follows by the Newton angles K_ij = H̄_ij/(H̄_jj − H̄_ii), with two products a step.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from bracketflow.core import (
+    Array,
+    Probe,
+    State,
+    diagonal,
+    epsilon,
+    frobenius_squared,
+    identity_like,
+    inner,
+    namespace,
+    off_diagonal,
+    to_host,
+)
+from bracketflow.geometry import cayley
+from bracketflow.oracles import advance, as_operator, observe
+from bracketflow.tracker.gain import (
+    Alarm,
+    Gain,
+    fraction,
+    heard,
+    learned,
+    listened,
+    per_member,
+    quiet,
+    restarted,
+    start_gain,
+    where_members,
+)
+from bracketflow.tracker.identity import upright
+
+LARGE_TURN = 0.3  # ‖K‖_F from which one eigh beats many small turns
+SMALL_TURN = 2.0  # ‖K²‖_F in units of eps^(1/3): beyond it the series of the turn is too short
+TURN_AT = 0.02  # turn when it takes this part off the squared standard error
+POLISH_EVERY = 16  # steps between two corrections of XᵀX
+
+
+class Frame(NamedTuple):
+    """Memory of the full tracker; matrices are written in the columns of the basis."""
+
+    mean: Array
+    """H̄, diagonal up to second order of the last turn."""
+    variance: Array
+    """Variance of the entries of H for an observation of weight 1."""
+    lean: Array
+    """∂(angles)/∂log g: where a larger gain would have put the frame."""
+    gain: Gain
+    alarm: Alarm
+
+
+def start(basis: Array) -> Frame:
+    """Memory before the first observation."""
+    ensemble = tuple(basis.shape[:-2])
+    zero = 0 * basis
+    return Frame(zero, zero, zero, start_gain(ensemble), quiet(ensemble, basis))
+
+
+def step(operator: Any, state: State, forget: float | None) -> tuple[State, Probe]:
+    """One observation: new state, and the probe of the state that went in."""
+    operator = as_operator(operator)
+    probe = observe(operator, state)
+    frame = restored(state.memory)
+    if not frame.gain.count.all():
+        basis, memory = _first(state.basis, probe.rayleigh, frame, operator.weight)
+    else:
+        basis, memory = _next(state, probe, frame, operator.weight, forget)
+    return advance(state, probe, basis, memory), probe
+
+
+def restored(memory: Any) -> Frame:
+    """A `Frame` from nested tuples."""
+    mean, variance, lean, gain, alarm = memory
+    return Frame(mean, variance, lean, Gain(*gain), Alarm(*alarm))
+
+
+def _first(basis: Array, rayleigh: Array, frame: Frame, weight: float) -> tuple[Array, Frame]:
+    """The eigenbasis of the first observation, descending, of the determinant of the start."""
+    xp = namespace(basis)
+    values, turn = xp.linalg.eigh(rayleigh)
+    values, turn = xp.flip(values, axis=-1), upright(xp.flip(turn, axis=-1))
+    det = xp.linalg.det(turn)[..., None]
+    last = xp.where(det < 0, -turn[..., -1], turn[..., -1])
+    turn = xp.concat([turn[..., :-1], last[..., None]], axis=-1)
+    mean = values[..., None] * identity_like(rayleigh)
+    return basis @ turn, frame._replace(mean=mean, gain=restarted(weight, 1, frame.gain))
+
+
+def _next(
+    state: State, probe: Probe, frame: Frame, weight: float, forget: float | None
+) -> tuple[Array, Frame]:
+    innovation = probe.rayleigh - frame.mean
+    square = innovation * innovation
+    size, floor = _loudness(square, frame, probe, weight)
+    held, jumped = heard(frame.alarm, frame.gain, size, innovation, floor)
+    basis, memory = _absorbed(state, innovation, square, frame, weight, forget)
+    memory = memory._replace(alarm=listened(frame.alarm, frame.gain, size))
+    if held.any():
+        waiting = frame.alarm._replace(suspect=innovation, held=held)
+        kept = (state.basis, frame._replace(alarm=waiting))
+        basis, memory = where_members(held, kept, (basis, memory))
+    if jumped.any():
+        fresh = _reset(state, innovation, frame, weight)
+        basis, memory = where_members(jumped, fresh, (basis, memory))
+    return basis, memory
+
+
+def _loudness(square: Array, frame: Frame, probe: Probe, weight: float) -> tuple[Any, Any]:
+    """Mean of innovation²/variance, and the value of it that rounding alone can reach."""
+    xp = namespace(square)
+    typical = xp.mean(frame.variance, axis=(-2, -1), keepdims=True)
+    least = float(xp.finfo(square.dtype).smallest_normal)
+    rounding = per_member(to_host(probe.rounding) ** 2 + least, square)
+    size = xp.mean(square / (frame.variance + (0.01 * typical + rounding)), axis=(-2, -1))
+    scale = weight * (1 - fraction(frame.gain, weight))
+    return to_host(size) * scale, 64.0 * scale
+
+
+def _absorbed(
+    state: State,
+    innovation: Array,
+    square: Array,
+    frame: Frame,
+    weight: float,
+    forget: float | None,
+) -> tuple[Array, Frame]:
+    """Basis and memory after an innovation; `square` is spent."""
+    gain, variance = frame.gain, frame.variance
+    g = per_member(fraction(gain, weight), innovation)
+    mean = frame.mean + g * innovation
+    inverse_gap = _inverse_gaps(mean)
+    fresh = inverse_gap * innovation
+    spread = frame.lean * inverse_gap
+    spread *= spread
+    doubt = inner(spread, variance) * (2 / weight)
+    gain = learned(gain, weight, inner(fresh, frame.lean), doubt, forget)
+    square *= weight * (1 - g)
+    square -= variance
+    square *= per_member(np.maximum(1 / frame.gain.count, 1 / 1024), innovation)
+    square += variance
+    inverse_gap *= mean
+    worth = TURN_AT * weight * gain.noise * to_host(frobenius_squared(fresh))
+    basis, mean = _turned(state, mean, inverse_gap, worth)
+    fresh -= frame.lean
+    fresh *= g
+    fresh += frame.lean
+    return basis, Frame(mean, square, fresh, gain, frame.alarm)
+
+
+def _inverse_gaps(matrix: Array) -> Array:
+    """2/(δ ± √(δ² + 4A_ij²)), δ = A_jj − A_ii: K_ij/A_ij for the K that diagonalise every pair.
+
+    Skew, its diagonal negligible; bounded by 1/|A_ij|, so that a degenerate pair is turned and
+    not blown up.
+    """
+    xp = namespace(matrix)
+    d = diagonal(matrix)
+    # Equal eigenvalues get an order, at the size of rounding, so that the result is skew.
+    scale = xp.max(abs(d), axis=-1, keepdims=True) + float(xp.finfo(d.dtype).max) ** -0.25
+    d = d + scale * (2 * epsilon(d)) * xp.arange(d.shape[-1], dtype=d.dtype)
+    gap = d[..., None, :] - d[..., :, None]
+    gap += float(xp.finfo(d.dtype).max) ** 0.25 * identity_like(matrix)
+    reach = matrix * matrix
+    reach *= 4
+    reach += gap * gap
+    gap += xp.copysign(xp.sqrt(reach), gap)
+    return 2 / gap
+
+
+def newton_angles(matrix: Array) -> Array:
+    """Skew K: the angles (as tangents) at which every pair of rows of a symmetric A is diagonal."""
+    return _inverse_gaps(matrix) * off_diagonal(matrix)
+
+
+def _turned(state: State, mean: Array, angles: Array, worth: Any) -> tuple[Array, Array]:
+    """Basis and mean turned by K where ‖K‖_F² is above `worth`: X exp(K), exp(−K) H̄ exp(K)."""
+    size = to_host(frobenius_squared(angles))
+    turns = size > worth
+    if not turns.any():
+        return state.basis, mean
+    square = angles @ angles.mT
+    small = to_host(frobenius_squared(square)) <= SMALL_TURN**2 * epsilon(mean) ** (2 / 3)
+    moved = _by_series(state, mean, angles, square) if small.any() else None
+    if not small.all():
+        exact = _exactly(state.basis, mean, angles, size > LARGE_TURN**2)
+        moved = exact if moved is None else where_members(small, moved, exact)
+    return where_members(turns, moved, (state.basis, mean))  # type: ignore[no-any-return]
+
+
+def _by_series(state: State, mean: Array, angles: Array, square: Array) -> tuple[Array, Array]:
+    """The turn K + √(I + K²), expanded in K² = −`square`, and what it leaves of H̄: a diagonal."""
+    basis = state.basis
+    increment = angles - 0.5 * square
+    if to_host(frobenius_squared(square)).max() > mean.shape[-1] * epsilon(mean):
+        increment -= 0.125 * (square @ square)
+    if np.max(state.steps) % POLISH_EVERY == 0:
+        increment += 0.5 * (identity_like(mean) - basis.mT @ basis)
+    pushed = diagonal(mean) - namespace(mean).sum(mean * angles, axis=-1)
+    return basis + basis @ increment, pushed[..., None] * identity_like(mean)
+
+
+def _exactly(basis: Array, mean: Array, angles: Array, large: np.ndarray) -> tuple[Array, Array]:
+    turn = cayley(namespace(mean).zeros_like(mean) + identity_like(mean), angles)
+    if large.any():
+        turn = where_members(large, _matched(mean), turn)
+    mean = turn.mT @ mean @ turn
+    return basis @ turn, 0.5 * (mean + mean.mT)
+
+
+def _matched(mean: Array) -> Array:
+    """Eigenvectors of H̄, each in the place and with the sign of the column it is closest to."""
+    xp = namespace(mean)
+    turn = to_host(xp.linalg.eigh(mean)[1])
+    matched = np.empty_like(turn)
+    for member in np.ndindex(turn.shape[:-2]):
+        rows, columns = linear_sum_assignment(-np.abs(turn[member]))
+        sign = np.where(turn[member][rows, columns] < 0, -1.0, 1.0)
+        matched[member] = turn[member][:, columns] * sign
+    return matched if xp is np else xp.asarray(matched, dtype=mean.dtype, device=mean.device)
+
+
+def _reset(state: State, innovation: Array, frame: Frame, weight: float) -> tuple[Array, Frame]:
+    """The eigenbasis of the two observations since a jump; columns keep their rank and sign."""
+    xp = namespace(innovation)
+    since = frame.mean + 0.5 * (innovation + frame.alarm.suspect)
+    rank = xp.argsort(xp.argsort(diagonal(frame.mean), axis=-1), axis=-1)
+    values, turn = xp.linalg.eigh(since)
+    turn = xp.take_along_axis(turn, xp.broadcast_to(rank[..., None, :], turn.shape), axis=-1)
+    values = xp.take_along_axis(values, rank, axis=-1)
+    sign = xp.where(diagonal(turn) < 0, -xp.ones_like(values), xp.ones_like(values))
+    identity = identity_like(innovation)
+    mean_variance = xp.mean(frame.variance, axis=(-2, -1), keepdims=True)
+    alarm = frame.alarm
+    quieter = alarm._replace(
+        suspect=0 * alarm.suspect,
+        held=np.zeros_like(alarm.held),
+        jumps=alarm.jumps + 1,
+        jumped_at=np.zeros_like(alarm.jumps) + state.steps,
+    )
+    # The noise does not jump with the signal, but its entries belong to the old frame.
+    return state.basis @ (turn * sign[..., None, :]), Frame(
+        values[..., None] * identity,
+        mean_variance + 0 * identity,
+        0 * innovation,
+        restarted(weight, 2, frame.gain),
+        quieter,
+    )

@@ -1,0 +1,159 @@
+"""How fast to learn: memory, gain and alarm, the same for the full basis and the leading columns.
+
+All numbers here live on the host, one per member of an ensemble, whatever the arrays are.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bracketflow.core import Array, Scalar, frobenius_squared, inner, namespace, to_host
+
+CAUTIOUS_STEPS = 5  # too few moves to judge the gain by
+WINDOW = 4.0  # evidence is kept for this many memory lengths
+PATIENCE = 1.0  # growth of the memory at zero evidence, in weights of an observation
+LAGGING = 3.0  # standard errors of evidence at which the memory is halved
+LOUD = 9.0  # times the usual size of an innovation: a jump or an outlier
+AGREE = 0.5  # cosine of two loud innovations in a row that makes them a jump
+
+
+class Gain(NamedTuple):
+    """Memory W of the running mean and the evidence for or against it.
+
+    The mean moves by g = w/(W + w) of an innovation of weight w. Were g right, innovations would
+    be uncorrelated with the lean of the basis (what a larger gain would have added to it).
+    """
+
+    memory: Any = np.float64(0.0)
+    """W: what the mean counts for against the next observation."""
+    noise: Any = np.float64(0.0)
+    """Variance of the mean when one observation of weight 1 has variance 1."""
+    evidence: Any = np.float64(0.0)
+    doubt: Any = np.float64(0.0)
+    """Discounted sum of <innovation, lean> and its variance."""
+    count: Any = np.int64(0)
+    """Observations in the mean."""
+
+
+def start_gain(ensemble: tuple[int, ...]) -> Gain:
+    """Nothing seen."""
+    zero = np.zeros(ensemble)
+    return Gain(zero, zero, zero, zero, np.zeros(ensemble, dtype=np.int64))
+
+
+def fraction(gain: Gain, weight: float) -> Any:
+    """g = w/(W + w)."""
+    return weight / (gain.memory + weight)
+
+
+def learned(
+    gain: Gain, weight: float, covariance: Any, variance: Any, forget: float | None
+) -> Gain:
+    """Gain after an innovation with this <innovation, lean> and variance of it.
+
+    Without evidence of a lag W grows by w up to 1/noise: the mean of everything. The growth falls
+    with the evidence; at LAGGING standard errors the memory is halved.
+    """
+    g = fraction(gain, weight)
+    rate = np.minimum(g / WINDOW, 1.0)
+    variance = to_host(variance)
+    known = variance > 0
+    score = np.where(known, to_host(covariance) / np.sqrt(np.where(known, variance, 1.0)), 0.0)
+    evidence = (1 - rate) * gain.evidence + score
+    doubt = (1 - rate) ** 2 * gain.doubt + known
+    noise = (1 - g) ** 2 * gain.noise + g * g / weight
+    if forget is not None:
+        memory = (1 - forget) * (gain.memory + weight)
+        return Gain(memory, noise, evidence, doubt, gain.count + 1)
+    score = evidence / np.sqrt(np.where(doubt > 0, doubt, 1.0))
+    early = gain.count < CAUTIOUS_STEPS
+    growth = np.where(early, 1.0, np.clip(PATIENCE - 0.5 * score, -1.0, 2.0))
+    lagging = ~early & (score > LAGGING)
+    memory = np.clip(gain.memory + weight * growth, 0.0, 1 / noise)
+    return Gain(
+        np.where(lagging, 0.5 * gain.memory, memory),
+        noise,
+        np.where(lagging, 0.0, evidence),
+        np.where(lagging, 0.0, doubt),
+        gain.count + 1,
+    )
+
+
+def restarted(weight: float, count: int, like: Gain) -> Gain:
+    """Gain of a mean of `count` observations of this weight, and of nothing before them."""
+    zero = np.zeros_like(like.memory)
+    total = zero + count * weight
+    return Gain(total, 1 / total, zero, zero, np.zeros_like(like.count) + count)
+
+
+class Alarm(NamedTuple):
+    """Watch for jumps: two loud innovations in a row that point the same way."""
+
+    usual: Any
+    """Running mean square of the innovations' sizes."""
+    suspect: Array
+    """The last innovation where it was loud; zero elsewhere."""
+    held: Any
+    """Whether the last observation was loud and held back."""
+    jumps: Any
+    """Jumps found so far."""
+    jumped_at: Any
+    """Step of the last of them, −1 for none."""
+
+
+def quiet(ensemble: tuple[int, ...], like: Array) -> Alarm:
+    """No jump seen."""
+    none = np.zeros(ensemble, dtype=np.int64)
+    return Alarm(np.zeros(ensemble), 0 * like, none > 0, none, none - 1)
+
+
+def heard(
+    alarm: Alarm, gain: Gain, size: Any, innovation: Array, floor: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """Members to hold back, and members that have jumped, from the size of the innovation."""
+    size = to_host(size)
+    loud = (size > LOUD * np.sqrt(alarm.usual)) & (size > floor) & (gain.count > CAUTIOUS_STEPS)
+    jumped = loud & alarm.held & (agreement(innovation, alarm) > AGREE)
+    return loud & ~jumped & ~alarm.held, jumped
+
+
+def agreement(innovation: Array, alarm: Alarm) -> Any:
+    """Cosine between an innovation and the suspect; 0 where none is held."""
+    if not alarm.held.any():
+        return np.zeros(alarm.held.shape)
+    norms = frobenius_squared(innovation) * frobenius_squared(alarm.suspect)
+    floor = np.finfo(np.float64).tiny
+    return to_host(inner(innovation, alarm.suspect)) / np.sqrt(to_host(norms) + floor)
+
+
+def listened(alarm: Alarm, gain: Gain, size: Any) -> Alarm:
+    """Alarm after an innovation that was absorbed."""
+    rate = np.where(gain.count > CAUTIOUS_STEPS, 0.02, 1.0)
+    usual = alarm.usual + rate * (to_host(size) ** 2 - alarm.usual)
+    return alarm._replace(usual=usual, suspect=0 * alarm.suspect, held=np.zeros_like(alarm.held))
+
+
+def per_member(value: Scalar, like: Array) -> Array:
+    """Host numbers made to multiply (..., n, k) arrays of the library and dtype of `like`."""
+    if isinstance(like, np.ndarray):
+        return np.asarray(value, dtype=like.dtype)[..., None, None]
+    xp = namespace(like)
+    return xp.asarray(value, dtype=like.dtype, device=like.device)[..., None, None]
+
+
+def where_members(mask: np.ndarray, chosen: Any, other: Any) -> Any:
+    """Member by member `chosen` where `mask` holds, `other` elsewhere, through nested tuples."""
+    if mask.all():
+        return chosen
+    if not mask.any():
+        return other
+    if isinstance(chosen, tuple):
+        parts = [where_members(mask, a, b) for a, b in zip(chosen, other, strict=True)]
+        return type(chosen)(*parts) if hasattr(chosen, "_fields") else tuple(parts)
+    wide = mask.reshape(mask.shape + (1,) * (chosen.ndim - mask.ndim))
+    if isinstance(chosen, np.ndarray | np.generic):
+        return np.where(wide, chosen, other)
+    xp = namespace(chosen)
+    return xp.where(xp.asarray(wide, device=chosen.device), chosen, other)

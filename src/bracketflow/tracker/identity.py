@@ -1,0 +1,58 @@
+"""Columns keep their place and sign from step to step."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from bracketflow.core import Array, namespace, to_host
+
+CLOSE = 0.75  # cosine above which a column can continue no other one
+
+
+def continued(overlap: Array, count: int) -> tuple[Array | None, Array]:
+    """Order and signs in which new columns continue the old ones, from ⟨old_i, new_j⟩, k × k.
+
+    Both are for `count` ≥ k columns, of which those beyond k stay. The order is None, nothing is
+    exchanged, while every new column is close to the old one in its place. Where most of them
+    continue no old one, as in the first steps of a cold start, the new order stands.
+    """
+    xp = namespace(overlap)
+    host = to_host(overlap)
+    k = host.shape[-1]
+    order = np.broadcast_to(np.arange(count), (*host.shape[:-2], count)).copy()
+    moved = (np.abs(host.diagonal(axis1=-2, axis2=-1)) < CLOSE).any(axis=-1)
+    for member in np.argwhere(moved):
+        size = np.abs(host[tuple(member)])
+        rows, columns = linear_sum_assignment(-size)
+        if np.median(size[rows, columns]) > CLOSE:
+            order[tuple(member)][:k] = columns
+    along = np.take_along_axis(host, order[..., :k, None], axis=-1)[..., 0]
+    sign = np.ones(order.shape, dtype=host.dtype)
+    sign[..., :k][along < 0] = -1
+    if xp is not np:
+        sign = xp.asarray(sign, device=overlap.device)
+        order = xp.asarray(order, device=overlap.device)
+    return (order if moved.any() else None), sign
+
+
+def upright(vectors: Array) -> Array:
+    """Columns with their largest entry positive: a sign that rounding does not change."""
+    xp = namespace(vectors)
+    largest = xp.argmax(abs(vectors), axis=-2)[..., None, :]
+    top = xp.take_along_axis(vectors, largest, axis=-2)
+    return vectors * xp.where(top < 0, -xp.ones_like(top), xp.ones_like(top))
+
+
+def taken(array: Array, order: Array) -> Array:
+    """Columns (entries of the last axis) in this order."""
+    xp = namespace(array)
+    index = order if array.ndim == order.ndim else order[..., None, :]
+    return xp.take_along_axis(
+        array, xp.broadcast_to(index, (*array.shape[:-1], order.shape[-1])), axis=-1
+    )
+
+
+def contiguous(array: Array) -> Array:
+    """C-ordered, so that resuming is bit for bit."""
+    return np.ascontiguousarray(array) if isinstance(array, np.ndarray) else array.contiguous()

@@ -1,0 +1,66 @@
+"""The leading k columns: a Krylov span while the signal stands still, a running mean otherwise."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bracketflow.core import Array, Probe, State, epsilon, frobenius_squared, namespace, to_host
+from bracketflow.oracles import advance, as_operator
+from bracketflow.tracker import average, krylov
+
+STEADY = 2  # products of the reference that must agree before the signal is taken to stand still
+
+
+class Leading(NamedTuple):
+    """Memory of the leading tracker."""
+
+    mean: average.Mean
+    span: krylov.Span
+    steady: Any
+    """Agreeing products of the reference in a row; from STEADY on the span is used."""
+
+
+def start(basis: Array, rng: Any) -> Leading:
+    """A single problem is taken to stand still until it is seen to move; an ensemble to move.
+
+    The members of an ensemble share their array shapes, which a growing span cannot.
+    """
+    steady = STEADY if basis.ndim == 2 else 0
+    return Leading(average.start(basis, rng), krylov.start(basis), np.int64(steady))
+
+
+def step(operator: Any, state: State, forget: float | None) -> tuple[State, Probe]:
+    """One observation: new state, and the probe of the state that went in."""
+    operator = as_operator(operator)
+    mean, span, steady = state.memory
+    mean, span = average.restored(mean), krylov.Span(*span)
+    if steady >= STEADY:
+        basis, probe, span = krylov.step(operator, state, span, mean.extra)
+        if basis is None:
+            basis, memory = state.basis, _moving(state.basis, mean, span)
+        else:
+            memory = Leading(mean, span, steady)
+        return advance(state, probe, basis, memory), probe
+    basis, probe, after = average.step(operator, state, mean, forget)
+    steady = _steadier(steady, probe, mean.image, after.image)
+    return advance(state, probe, basis, Leading(after, span, steady)), probe
+
+
+def _moving(basis: Array, mean: average.Mean, span: krylov.Span) -> Leading:
+    """The signal has moved: start a mean from the basis, with the next Ritz vectors beside it."""
+    xp = namespace(basis)
+    k, p = basis.shape[-1], mean.extra.shape[-1]
+    others = span.columns @ krylov.leading_vectors(span, k + p)[:, k:]
+    extra = average.filled(basis, xp.concat([others, mean.extra], axis=-1)[:, :p])
+    return Leading(average.forgotten(mean._replace(extra=extra)), krylov.start(basis), np.int64(0))
+
+
+def _steadier(steady: Any, probe: Probe, before: Array, after: Array) -> Any:
+    """One more agreeing image of the reference, or none."""
+    if after.ndim > 2:
+        return steady
+    change = to_host(frobenius_squared(after - before)) ** 0.5
+    slack = to_host(probe.rounding + 64 * epsilon(after) * probe.extent)
+    return np.int64(steady + 1 if change <= slack else 0)

@@ -1,0 +1,98 @@
+"""What a tracker's state says beyond its basis: eigenvalues, error bars, order, events."""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bracketflow.core import Array, State, to_host
+from bracketflow.tracker import average, full, krylov
+from bracketflow.tracker.gain import Alarm, Gain
+
+
+class Reading(NamedTuple):
+    """Figures of a state, as NumPy arrays, one entry (the last axis) a column of the basis."""
+
+    eigenvalues: np.ndarray
+    """Averaged, less their mean: add `probe.background` for the spectrum of C itself."""
+    eigenvalue_errors: np.ndarray
+    """|error| of an eigenvalue stays below this with the chosen probability."""
+    vector_errors: np.ndarray
+    """‖x_i − u_i‖ stays below this with the chosen probability, while the signal stands still."""
+    order: np.ndarray
+    """Permutation that sorts the columns by descending eigenvalue: it changes at a crossing."""
+    memory: np.ndarray
+    """Weight of the running mean against the next observation."""
+    jumps: np.ndarray
+    """Jumps of the signal found so far."""
+    jumped_at: np.ndarray
+    """Step of the last of them, −1 for none."""
+
+
+class _Spread(NamedTuple):
+    """Values, and variances of the entries of H and of R for one observation of weight 1."""
+
+    values: np.ndarray
+    variance: np.ndarray
+    power: np.ndarray
+    unseen: Any
+    codimension: int
+    gain: Gain
+    alarm: Alarm
+
+
+def read(state: State, coverage: float) -> Reading:
+    """The reading of a state; see `EigenTracker.read`."""
+    if not 0 < coverage < 1:
+        raise ValueError(f"coverage must be between 0 and 1, got {coverage!r}")
+    square = state.basis.shape[-1] == state.basis.shape[-2]
+    spread = _of_frame(state) if square else _of_leading(state)
+    k = state.basis.shape[-1]
+    values = spread.values[..., :k] - spread.values[..., :k].mean(axis=-1, keepdims=True)
+    noise = np.asarray(spread.gain.noise)[..., None]
+    own = np.diagonal(spread.variance, axis1=-2, axis2=-1)
+    return Reading(
+        values,
+        NormalDist().inv_cdf(0.5 + 0.5 * coverage) * np.sqrt(own * noise),
+        _radius(spread, noise, k, coverage),
+        np.argsort(-values, axis=-1, kind="stable"),
+        np.asarray(spread.gain.memory),
+        np.asarray(spread.alarm.jumps),
+        np.asarray(spread.alarm.jumped_at),
+    )
+
+
+def _of_frame(state: State) -> _Spread:
+    frame = full.restored(state.memory)
+    values = np.diagonal(to_host(frame.mean), axis1=-2, axis2=-1).astype(float)
+    variance = to_host(frame.variance).astype(float)
+    return _Spread(values, variance, 0 * values, 0.0, 1, frame.gain, frame.alarm)
+
+
+def _of_leading(state: State) -> _Spread:
+    mean, span, _ = state.memory
+    mean, span = average.restored(mean), krylov.Span(*span)
+    n, k = state.basis.shape[-2:]
+    values = to_host(mean.values).astype(float)
+    if span.columns.shape[-1]:
+        values[..., :k] = to_host(krylov.ritz_values(span, state.basis))
+    unseen = to_host(average.unseen_level(mean.values, k))[..., 0]
+    variance, power = to_host(mean.variance).astype(float), to_host(mean.power).astype(float)
+    return _Spread(values, variance, power, unseen, n - values.shape[-1], mean.gain, mean.alarm)
+
+
+def _radius(spread: _Spread, noise: Array, k: int, coverage: float) -> np.ndarray:
+    """Quantile of ‖x_i − u_i‖: a weighted sum of χ², matched in mean and variance."""
+    gaps = spread.values[..., :k, None] - spread.values[..., None, :]
+    gaps[..., np.arange(k), np.arange(k)] = np.inf
+    inside = spread.variance * noise[..., None] / np.maximum(gaps**2, np.finfo(float).tiny)
+    above = np.maximum((spread.values[..., :k] - spread.unseen) ** 2, np.finfo(float).tiny)
+    outside = spread.power * noise / above
+    mean = inside.sum(axis=-1) + outside
+    square = (inside**2).sum(axis=-1) + outside**2 / max(spread.codimension, 1)
+    ratio = 2 / 9 * square / np.maximum(mean, np.finfo(float).tiny) ** 2
+    # Wilson and Hilferty: the cube root of χ² is nearly normal.
+    root = 1 - ratio + NormalDist().inv_cdf(coverage) * np.sqrt(ratio)
+    return np.asarray(np.minimum(np.sqrt(mean * np.maximum(root, 0.0) ** 3), 2**0.5))

@@ -1,0 +1,399 @@
+"""EigenTracker: promises at quick size. The figures at full size are in benchmarks/tracker.py."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import bracketflow as bf
+from bracketflow.tracker import EigenTracker, newton_angles
+
+EPS = np.finfo(np.float64).eps
+
+
+def signal(basis, values=None):
+    values = np.arange(basis.shape[-1], 0, -1.0) if values is None else values
+    matrix = (basis * values) @ basis.mT
+    return 0.5 * (matrix + matrix.mT)
+
+
+def symmetric_noise(rng, n, size, ensemble=()):
+    noise = rng.standard_normal((*ensemble, n, n))
+    noise = noise + noise.mT
+    return noise * (size / np.linalg.norm(noise, axis=(-2, -1), keepdims=True))
+
+
+def stream(rng, matrix, size, steps, top=2000.0):
+    n = matrix.shape[-1]
+    for _ in range(steps):
+        yield matrix + symmetric_noise(rng, n, size) + rng.uniform(0, top) * np.eye(n)
+
+
+def followed(observations, state, tracker=None):
+    tracker = EigenTracker() if tracker is None else tracker
+    for observed in observations:
+        state, _ = tracker.step(observed, state)
+    return state
+
+
+def bulk_values(n):
+    return np.concatenate([[10, 8, 6.5, 5], np.linspace(3, 0, n - 4)])
+
+
+def parts(memory):
+    if isinstance(memory, tuple):
+        return [leaf for part in memory for leaf in parts(part)]
+    return [memory]
+
+
+CASES = [pytest.param(None, id="full"), pytest.param(3, id="leading")]
+
+
+# The contract of a method -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("k", CASES)
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+def test_step_is_pure_and_makes_one_product(k, noise):
+    rng = np.random.default_rng(0)
+    matrix = signal(bf.random_basis(12, rng=rng))
+    state = EigenTracker().init(bf.random_basis(12, k, rng=rng))
+    total = 0
+    for observed in stream(rng, matrix, noise, 12):
+        before = [np.copy(leaf) for leaf in parts(state)]
+        operator = bf.counted(observed)
+        following, probe = EigenTracker().step(operator, state)
+        assert operator.products == 1
+        assert operator.matvecs == probe.matvecs
+        total += probe.matvecs
+        assert all(np.array_equal(a, b) for a, b in zip(before, parts(state), strict=True))
+        again, _ = EigenTracker().step(observed, state)
+        assert all(
+            np.array_equal(a, b) for a, b in zip(parts(again), parts(following), strict=True)
+        )
+        state = following
+    assert state.matvecs == total
+    assert state.steps == 12
+
+
+@pytest.mark.parametrize("k", CASES)
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+def test_probe_is_that_of_the_basis(k, noise):
+    rng = np.random.default_rng(1)
+    matrix = signal(bf.random_basis(12, rng=rng))
+    state = EigenTracker().init(bf.random_basis(12, k, rng=rng))
+    for observed in stream(rng, matrix, noise, 25):
+        following, probe = EigenTracker().step(observed, state)
+        image = observed @ state.basis
+        level = np.sum(state.basis * image) / state.basis.shape[-1]
+        centred = image - level * state.basis
+        # 1e4 roundings of a background of 2000: the span combines some tens of products.
+        tolerance = 1e4 * EPS * 2000
+        assert abs(probe.background - level) < tolerance
+        np.testing.assert_allclose(probe.rayleigh, state.basis.T @ centred, atol=tolerance)
+        np.testing.assert_allclose(probe.centred, centred, atol=tolerance)
+        state = following
+
+
+@pytest.mark.parametrize("k", CASES)
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+def test_resumed_from_plain_tuples_bit_for_bit(k, noise):
+    rng = np.random.default_rng(2)
+    matrix = signal(bf.random_basis(10, rng=rng))
+    observations = list(stream(rng, matrix, noise, 30))
+    start = EigenTracker().init(bf.random_basis(10, k, rng=rng))
+    whole = followed(observations, start)
+    half = followed(observations[:15], start)
+
+    def plain(memory):
+        if isinstance(memory, tuple):
+            return tuple(plain(part) for part in memory)
+        return np.array(memory) if isinstance(memory, np.ndarray) else memory
+
+    resumed = followed(observations[15:], half._replace(memory=plain(half.memory)))
+    assert np.array_equal(whole.basis, resumed.basis)
+    assert all(np.array_equal(a, b) for a, b in zip(parts(whole), parts(resumed), strict=True))
+
+
+@pytest.mark.parametrize("k", CASES)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_dtype_layout_and_orthonormality(k, dtype):
+    rng = np.random.default_rng(3)
+    matrix = signal(bf.random_basis(12, rng=rng))
+    state = EigenTracker().init(bf.random_basis(12, k, rng=rng).astype(dtype))
+    for observed in stream(rng, matrix, 0.5, 60, top=10.0):
+        state, _ = EigenTracker().step(observed.astype(dtype), state)
+        gram = state.basis.T @ state.basis
+        assert np.linalg.norm(gram - np.eye(gram.shape[0])) < 200 * np.finfo(dtype).eps
+    assert state.basis.dtype == dtype
+    assert state.basis.flags.c_contiguous
+
+
+@pytest.mark.parametrize("k", CASES)
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+def test_torch_agrees_with_numpy(k, noise):
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(4)
+    matrix = signal(bf.random_basis(12, rng=rng))
+    start = bf.random_basis(12, k, rng=rng)
+    ours = EigenTracker().init(start)
+    theirs = EigenTracker().init(torch.from_numpy(start))
+    for observed in stream(rng, matrix, noise, 40):
+        ours, _ = EigenTracker().step(observed, ours)
+        theirs, _ = EigenTracker().step(torch.from_numpy(observed), theirs)
+    assert isinstance(theirs.basis, torch.Tensor)
+    np.testing.assert_allclose(theirs.basis.numpy(), ours.basis, atol=1e4 * EPS * 2000)
+
+
+@pytest.mark.parametrize("k", CASES)
+def test_members_of_an_ensemble_go_their_own_way(k):
+    rng = np.random.default_rng(5)
+    truth = np.stack([bf.random_basis(10, rng=i) for i in range(3)])
+    start = np.stack([bf.random_basis(10, k, rng=10 + i) for i in range(3)])
+    matrix = signal(truth)
+    state = EigenTracker().init(start)
+    single = EigenTracker().init(start[:1])
+    for _ in range(60):
+        observed = matrix + symmetric_noise(rng, 10, 0.3, (3,))
+        state, _ = EigenTracker().step(observed, state)
+        if k is None:
+            single, _ = EigenTracker().step(observed[:1], single)
+    assert state.steps.shape == (3,)
+    assert np.all(bf.subspace_error(state.basis, truth[..., : state.basis.shape[-1]]) < 0.2)
+    if k is None:
+        np.testing.assert_allclose(single.basis[0], state.basis[0], atol=1e4 * EPS)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    levels=st.lists(st.floats(0, 9), min_size=30, max_size=30),
+    k=st.sampled_from([None, 3]),
+    noise=st.sampled_from([0.0, 1.0]),
+)
+def test_any_background_changes_nothing_beyond_rounding(levels, k, noise):
+    rng = np.random.default_rng(6)
+    matrix = signal(bf.random_basis(12, rng=rng))
+    plain = loud = EigenTracker().init(bf.random_basis(12, k, rng=rng))
+    for level in levels:
+        observed = matrix + symmetric_noise(rng, 12, noise)
+        plain, _ = EigenTracker().step(observed, plain)
+        loud, _ = EigenTracker().step(observed + 10**level * np.eye(12), loud)
+    # A unit of rounding over the gap, 1, with room for what the first steps amplify.
+    floor = 1e3 * EPS * 10 ** max(levels)
+    # Without noise there is nothing to learn but rounding once the basis is found.
+    assert np.linalg.norm(plain.basis - loud.basis) < floor
+
+
+# What it finds ----------------------------------------------------------------------------------
+
+
+def test_newton_angles_converge_quadratically_and_escape_degenerate_pairs():
+    angles = newton_angles(np.array([[1.0, 0.5], [0.5, 1.0]]))
+    assert abs(abs(angles[0, 1]) - 1) < 4 * EPS
+    assert np.array_equal(angles, -angles.T)
+    rng = np.random.default_rng(7)
+    noise = symmetric_noise(rng, 8, 1.0)
+    sizes = []
+    for scale in (1e-2, 1e-3):
+        matrix = np.diag(np.arange(8, 0, -1.0)) + scale * noise
+        turn = bf.cayley(np.eye(8), newton_angles(matrix))
+        turned = turn.T @ matrix @ turn
+        sizes.append(np.linalg.norm(turned - np.diag(np.diagonal(turned))))
+    assert 1.9 < np.log10(sizes[0] / sizes[1]) < 2.1
+
+
+def test_first_observation_gives_the_full_basis_and_keeps_the_determinant():
+    for seed in range(4):
+        truth, start = bf.random_basis(9, rng=seed), bf.random_basis(9, rng=seed + 50)
+        state, _ = EigenTracker().step(signal(truth), EigenTracker().init(start))
+        assert bf.basis_error(state.basis, truth) < 1e3 * EPS
+        assert np.linalg.det(state.basis) * np.linalg.det(start) > 0
+
+
+def test_full_basis_averages_like_the_mean():
+    rng = np.random.default_rng(8)
+    truth = np.stack([bf.random_basis(12, rng=i) for i in range(8)])
+    state = EigenTracker().init(np.broadcast_to(bf.random_basis(12, rng=99), truth.shape))
+    mean = 0.0
+    for t in range(1, 301):
+        observed = signal(truth) + symmetric_noise(rng, 12, 1.0, (8,))
+        level = rng.uniform(0, 2000)
+        state, _ = EigenTracker().step(observed + level * np.eye(12), state)
+        mean = mean + (observed - mean) / t
+    limit = bf.basis_error(np.linalg.eigh(mean)[1], truth).mean()
+    assert bf.basis_error(state.basis, truth).mean() < 1.1 * limit
+
+
+def test_jump_is_found_reported_and_forgotten():
+    rng = np.random.default_rng(9)
+    before, after = bf.random_basis(10, rng=rng), bf.random_basis(10, rng=rng)
+    tracker = EigenTracker()
+    state = followed(stream(rng, signal(before), 0.5, 100), tracker.init(before))
+    assert tracker.read(state).jumps == 0
+    late = list(stream(rng, signal(after), 0.5, 20))
+    state = followed(late, state)
+    reading = tracker.read(state)
+    assert reading.jumps == 1
+    assert reading.jumped_at == 101
+    mean = sum(o - np.trace(o) / 10 * np.eye(10) for o in late)
+    limit = bf.basis_error(np.linalg.eigh(mean)[1], after)
+    assert bf.basis_error(state.basis, after) < 1.5 * limit
+
+
+@pytest.mark.parametrize("k", CASES)
+def test_a_single_outlier_is_held_back(k):
+    rng = np.random.default_rng(10)
+    truth = bf.random_basis(12, rng=rng)
+    tracker = EigenTracker()
+    state = followed(stream(rng, signal(truth), 0.1, 60), tracker.init(truth[:, :k]))
+    error = bf.subspace_error(state.basis, truth[:, : state.basis.shape[-1]])
+    outlier = signal(truth) + symmetric_noise(rng, 12, 100.0)
+    state, _ = tracker.step(outlier, state)
+    state = followed(stream(rng, signal(truth), 0.1, 3), state)
+    assert bf.subspace_error(state.basis, truth[:, : state.basis.shape[-1]]) < 2 * error + 1e3 * EPS
+    assert tracker.read(state).jumps == 0
+
+
+@pytest.mark.parametrize("k", CASES)
+def test_columns_keep_place_and_sign_under_drift(k):
+    rng = np.random.default_rng(11)
+    truth = bf.random_basis(12, rng=rng)
+    skew = rng.standard_normal((12, 12))
+    turn = bf.cayley(np.eye(12), 1e-3 * (skew - skew.T) / np.linalg.norm(skew))
+    tracker = EigenTracker()
+    state = tracker.init(bf.random_basis(12, k, rng=rng))
+    for t in range(300):
+        observed = signal(truth) + symmetric_noise(rng, 12, 0.2)
+        state, _ = tracker.step(observed, state)
+        along = np.sum(state.basis * truth[:, : state.basis.shape[-1]], axis=0)
+        if t == 20:
+            sign = np.sign(along)
+        assert t < 20 or np.all(along * sign > 0.9)
+        truth = turn @ truth
+    assert tracker.read(state).order.tolist() == list(range(state.basis.shape[-1]))
+
+
+def test_crossing_changes_the_order_and_not_the_columns():
+    rng = np.random.default_rng(12)
+    truth = bf.random_basis(8, rng=rng)
+    tracker = EigenTracker()
+    state = tracker.init(bf.random_basis(8, rng=rng))
+    values = np.arange(8, 0, -1.0)
+    for t in np.linspace(0, 2, 300):
+        values[:2] = 9 - t, 7 + t
+        state, _ = tracker.step(signal(truth, values) + symmetric_noise(rng, 8, 0.05), state)
+    assert np.all(np.abs(np.sum(state.basis * truth, axis=0)) > 0.9)
+    assert tracker.read(state).order[:2].tolist() == [1, 0]
+
+
+def test_error_bars_cover():
+    rng = np.random.default_rng(13)
+    truth = np.stack([bf.random_basis(12, rng=i) for i in range(24)])
+    tracker = EigenTracker()
+    state = tracker.init(np.broadcast_to(bf.random_basis(12, rng=99), truth.shape))
+    for _ in range(300):
+        state, _ = tracker.step(signal(truth) + symmetric_noise(rng, 12, 0.5, (24,)), state)
+    sign = np.sign(np.sum(state.basis * truth, axis=-2, keepdims=True))
+    distance = np.linalg.norm(state.basis - sign * truth, axis=-2)
+    covered = np.mean(distance <= tracker.read(state).vector_errors)
+    # 288 bars at 95%: 0.90 … 0.99 is four standard deviations.
+    assert 0.90 < covered < 0.99
+
+
+# Leading columns --------------------------------------------------------------------------------
+
+
+def test_still_signal_under_a_new_background_in_every_product():
+    rng = np.random.default_rng(14)
+    truth = bf.random_basis(300, rng=rng)
+    matrix = signal(truth, bulk_values(300))
+    state = EigenTracker().init(bf.random_basis(300, 4, rng=rng))
+    while bf.subspace_error(state.basis, truth[:, :4]) > 1e-6:
+        state, _ = EigenTracker().step(bf.shifted(matrix, rng.uniform(0, 1e4)), state)
+        assert state.matvecs <= 55
+
+
+def static_run(matrix, k, rng, tol=1e-8):
+    tracker = EigenTracker()
+    operator = bf.as_operator(matrix, static=True)
+    start = tracker.init(bf.random_basis(matrix.shape[0], k, rng=rng))
+    stop = [bf.residual_below(tol), bf.max_steps(300)]
+    return bf.run(tracker, itertools.repeat(operator), start, stop=stop)
+
+
+def test_static_operator_needs_few_products():
+    rng = np.random.default_rng(15)
+    truth = bf.random_basis(300, rng=rng)
+    result = static_run(signal(truth, bulk_values(300)), 4, rng)
+    assert result.converged
+    assert result.state.matvecs <= 36
+    assert bf.subspace_error(result.eigenvectors, truth[:, :4]) < 1e-6
+
+
+@pytest.mark.parametrize(("values", "k"), [((9, 9, 8), 3), ((9, 9, 9, 8), 4), ((9,) * 5 + (8,), 6)])
+def test_static_operator_with_repeated_eigenvalues(values, k):
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        truth = bf.random_basis(80, rng=rng)
+        spectrum = np.concatenate([values, np.linspace(3, 0, 80 - len(values))])
+        result = static_run(signal(truth, spectrum), k, rng)
+        assert result.converged
+        assert bf.subspace_error(result.eigenvectors, truth[:, :k]) < 1e-6
+
+
+def test_switches_between_still_and_moving():
+    rng = np.random.default_rng(16)
+    truth, other = bf.random_basis(100, rng=rng), bf.random_basis(100, rng=rng)
+    values = bulk_values(100)
+    state = EigenTracker().init(bf.random_basis(100, 4, rng=rng))
+    for basis, noise, steps, bound in (
+        (truth, 0.0, 25, 1e-6),
+        (truth, 2.0, 60, 0.2),
+        (truth, 0.0, 25, 1e-6),
+        (other, 0.0, 40, 1e-6),
+    ):
+        state = followed(stream(rng, signal(basis, values), noise, steps, top=1e4), state)
+        assert bf.subspace_error(state.basis, basis[:, :4]) < bound
+
+
+def test_batches_of_any_size_agree():
+    rng = np.random.default_rng(17)
+    truth = bf.random_basis(20, 2, rng=rng)
+    rows = (rng.standard_normal((3000, 2)) * (3, 2)) @ truth.T + rng.standard_normal((3000, 20))
+    limit = bf.subspace_error(np.linalg.eigh(rows.T @ rows)[1][:, -2:], truth)
+    for batch in (1, 7, 50):
+        state = EigenTracker().init(bf.random_basis(20, 2, rng=1))
+        batches = (bf.gram(rows[i : i + batch]) for i in range(0, 3000, batch))
+        state = followed(batches, state)
+        assert bf.subspace_error(state.basis, truth) < 1.15 * limit
+
+
+def test_small_and_degenerate_problems():
+    for n, k in ((2, 1), (3, 2), (5, 4), (6, 1)):
+        rng = np.random.default_rng(n)
+        truth = bf.random_basis(n, rng=rng)
+        for noise in (0.0, 0.1):
+            start = EigenTracker().init(bf.random_basis(n, k, rng=rng))
+            state = followed(stream(rng, signal(truth), noise, 40), start)
+            assert bf.subspace_error(state.basis, truth[:, :k]) < 0.1 * (noise > 0) + 1e-8
+    for matrix in (np.zeros((6, 6)), 5 * np.eye(6), np.diag([1.0, 0, 0, 0, 0, 0])):
+        for k in (None, 2):
+            state = followed([matrix] * 10, EigenTracker().init(bf.random_basis(6, k, rng=0)))
+            assert np.all(np.isfinite(state.basis))
+            columns = state.basis.shape[-1]
+            assert np.linalg.norm(state.basis.T @ state.basis - np.eye(columns)) < 1e3 * EPS
+
+
+def test_fixed_memory_and_arguments():
+    rng = np.random.default_rng(18)
+    truth = bf.random_basis(8, rng=rng)
+    tracker = EigenTracker(forget=0.1)
+    state = followed(stream(rng, signal(truth), 0.1, 200), tracker.init(truth), tracker)
+    assert abs(tracker.read(state).memory - 9) < 1e-6
+    for wrong in (-0.1, 1.0, "half"):
+        with pytest.raises(ValueError, match="forget"):
+            EigenTracker(forget=wrong)
+    with pytest.raises(ValueError, match="k = 3"):
+        EigenTracker(k=3).init(bf.random_basis(8, 2))
