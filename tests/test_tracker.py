@@ -397,3 +397,14 @@ def test_fixed_memory_and_arguments():
             EigenTracker(forget=wrong)
     with pytest.raises(ValueError, match="k = 3"):
         EigenTracker(k=3).init(bf.random_basis(8, 2))
+
+
+@pytest.mark.parametrize("k", CASES)
+def test_members_of_an_ensemble_stop_one_by_one(k):
+    truth = np.stack([bf.random_basis(10, rng=i) for i in range(3)])
+    start = EigenTracker().init(np.stack([bf.random_basis(10, k, rng=10 + i) for i in range(3)]))
+    stop = [bf.residual_below(1e-6), bf.max_steps(200)]
+    result = bf.run(EigenTracker(), itertools.repeat(signal(truth)), start, stop=stop)
+    assert np.all(result.converged)
+    columns = result.state.basis.shape[-1]
+    assert np.all(bf.subspace_error(result.state.basis, truth[..., :columns]) < 1e-5)

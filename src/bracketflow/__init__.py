@@ -45,6 +45,7 @@ from bracketflow.stopping import (
     max_steps,
     residual_below,
 )
+from bracketflow.tracker import EigenTracker
 
 __version__ = "0.1.0"
 
@@ -58,6 +59,7 @@ __all__ = [
     "Constant",
     "Decay",
     "DoubleBracketFlow",
+    "EigenTracker",
     "ObservationError",
     "Probe",
     "Recorder",

@@ -268,6 +268,8 @@ class State(NamedTuple):
     """Largest spread of H seen so far: what a drowned observation is measured against."""
     memory: Any = None
     """The method's own: nested tuples of arrays and numbers."""
+    order: Any = None
+    """Permutation that sorts the columns by descending eigenvalue, where the method keeps one."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -126,8 +126,14 @@ def run(
         raise _nothing_observed(bad.log)
     ending.close(Status.STREAM_ENDED)
     rotate = getattr(method, "rotates", False) and not ending.probe.is_square
+    averaged = getattr(method, "eigenvalues", None)
     return read_off(
-        ending.probe, ending.state, ending.status[()], rotate=rotate, bad=tuple(bad.log)
+        ending.probe,
+        ending.state,
+        ending.status[()],
+        rotate=rotate,
+        eigenvalues=None if averaged is None else averaged(ending.state, ending.probe),
+        bad=tuple(bad.log),
     )
 
 
@@ -251,21 +257,25 @@ def read_off(
     status: Any,
     *,
     rotate: bool = False,
+    eigenvalues: Array | None = None,
     bad: tuple[BadObservation, ...] = (),
 ) -> Result:
     """Result of a state and its probe: ordered, signed, background added to the eigenvalues.
 
     `rotate` turns the columns by the eigenvectors of H (the subspace is the answer, not them).
+    `eigenvalues` are the method's own, averaged ones; without them those of the last probe.
     """
     xp = namespace(state.basis)
     vectors = state.basis
     if rotate:
         _, turn = xp.linalg.eigh(probe.rayleigh)
         vectors, probe = vectors @ turn, _turned(probe, turn)
-    values = diagonal(probe.rayleigh)
+    values = diagonal(probe.rayleigh) + probe.background[..., None]
+    if eigenvalues is not None and not rotate:
+        values = eigenvalues
     order = xp.flip(xp.argsort(values, axis=-1), axis=-1)
     return Result(
-        eigenvalues=_take(xp, values, order) + probe.background[..., None],
+        eigenvalues=_take(xp, values, order),
         eigenvectors=_signed(_take(xp, vectors, order[..., None, :])),
         residuals=_take(xp, probe.residuals, order),
         background=probe.background,

@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from bracketflow.core import Array, Probe, Result, State, namespace
-from bracketflow.driver import Method, Monitor, OnBad, checked_stream, column_norms, run
-from bracketflow.flows import Adaptive, BrockettFlow, DoubleBracketFlow
+from bracketflow.driver import Method, Monitor, OnBad, checked_stream, column_norms, read_off, run
 from bracketflow.geometry import random_basis
-from bracketflow.oracles import Operator, as_operator, observe
-from bracketflow.stopping import Stop, residual_below, residual_status, tolerance
+from bracketflow.oracles import Operator, as_operator
+from bracketflow.stopping import Stop, residual_status, tolerance
 from bracketflow.stopping import max_steps as steps_at_most
+from bracketflow.tracker import EigenTracker
 
 Which = Literal["largest", "smallest"]
 
@@ -34,52 +34,22 @@ def decompose(
     operator = _oriented(as_operator(A, static=True), which)
     if operator.n is None:
         raise ValueError("A is a callable of unknown size: pass bf.as_operator(A, n)")
-    start = _start(operator, operator.n, k, rng)
-    method = _default_method(start)
-    state = method.init(start)
-    if isinstance(method, BrockettFlow):
-        width, products = _spectral_width(operator, start)
-        state = state._replace(memory=width, matvecs=state.matvecs + products)
-    stop = [_ritz_residual_below(method, tol), steps_at_most(max_steps)]
-    return _reoriented(run(method, itertools.repeat(operator), state, stop=stop), which)
+    method = EigenTracker()
+    state = method.init(_start(operator, operator.n, k, rng))
+    stop = [_ritz_residual_below(tol), steps_at_most(max_steps)]
+    result = run(method, itertools.repeat(operator), state, stop=stop)
+    rotate = not result.probe.is_square
+    result = read_off(result.probe, result.state, result.status, rotate=rotate)
+    return _reoriented(result, which)
 
 
-def _spectral_width(operator: Operator, start: Array, products: int = 12) -> tuple[Array, int]:
-    """λ_max − λ_min of a static operator from a few Lanczos steps, and the products spent.
-
-    What `Adaptive` has learned only after a while, and for k = 1 may never learn: the range of H
-    says nothing of the part of the spectrum that has not been seen.
-    """
-    xp = namespace(start)
-    products = min(products, start.shape[-2])
-    known = vector = start[..., :, :1]
-    levels, couplings = [], []
-    for _ in range(products):
-        probe = observe(operator, State(vector))
-        image = probe.residual
-        for _ in range(2):  # once is not enough in floating point
-            image = image - known @ (known.mT @ image)
-        length = column_norms(image)
-        levels.append(probe.background[..., None])
-        couplings.append(length)
-        # An invariant subspace ends the expansion: stay on its last vector.
-        found = (length > 0)[..., None, :]
-        vector = xp.where(found, image / xp.where(found, length[..., None, :], 1.0), vector)
-        known = xp.concat([known, vector], axis=-1)
-    level, coupling = xp.concat(levels, axis=-1), xp.concat(couplings, axis=-1)
-    # Gershgorin on the tridiagonal matrix: an upper estimate without an eigensolver.
-    left = xp.concat([0 * coupling[..., :1], coupling[..., :-1]], axis=-1)
-    reach = left + coupling
-    return xp.max(level + reach, axis=-1) - xp.min(level - reach, axis=-1), products
-
-
-def _ritz_residual_below(method: Any, tol: float) -> Stop:
+def _ritz_residual_below(tol: float) -> Stop:
     """`residual_below`, but for the columns as `decompose` returns them: turned by eigh(H)."""
-    if not getattr(method, "rotates", False):
-        return residual_below(tol)
     tol = tolerance(tol)
 
     def rule(state: State, probe: Probe) -> Any:
+        if probe.is_square:
+            return residual_status(state, probe, probe.residuals, tol)
         _, turn = namespace(probe.rayleigh).linalg.eigh(probe.rayleigh)
         return residual_status(state, probe, column_norms(probe.residual @ turn), tol)
 
@@ -114,15 +84,10 @@ def track(
             "bf.as_operator(f, n)"
         )
     start = _start(operator, operator.n, k, rng)
-    method = _default_method(start) if method is None else method
+    method = EigenTracker() if method is None else method
     oriented = (_oriented(x, which) for x in itertools.chain([first], observations))
     result = run(method, oriented, method.init(start), stop=stop, monitors=monitors, on_bad=on_bad)
     return _reoriented(result, which)
-
-
-def _default_method(basis: Array) -> Any:
-    n, k = basis.shape[-2:]
-    return DoubleBracketFlow(Adaptive(), givens_escape=True) if k == n else BrockettFlow()
 
 
 def _start(operator: Operator, n: int, k: int | None, rng: Any) -> Array:

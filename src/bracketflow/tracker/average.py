@@ -26,8 +26,10 @@ from bracketflow.core import (
 from bracketflow.geometry import random_basis
 from bracketflow.oracles import Operator, observe
 from bracketflow.tracker.gain import (
+    CAUTIOUS_STEPS,
     Alarm,
     Gain,
+    after_jump,
     fraction,
     heard,
     learned,
@@ -40,6 +42,7 @@ from bracketflow.tracker.gain import (
 from bracketflow.tracker.identity import contiguous, continued, taken, upright
 
 OVERSAMPLING = 3  # extra columns for each one asked for
+DEFECT = 32  # of XᵀX, in roundings, that is taken off
 TURN_AT = 0.02  # part of the mean that must be new before the columns turn
 
 
@@ -148,14 +151,14 @@ def step(
     whole = observe(operator, State(block, seen=state.seen))
     probe, view = _of_columns(whole, state.basis), _view(whole, k)
     g = fraction(mean.gain, operator.weight)
-    surprise = view.centred[..., :k] - state.basis * mean.values[..., None, :k]
-    size = to_host(frobenius_squared(surprise)) * operator.weight
+    innovation = _innovation(state.basis, view, mean)
+    size = to_host(frobenius_squared(innovation)) * operator.weight
     floor = (8 * view.rounding) ** 2 * operator.weight
-    held, jumped = heard(mean.alarm, mean.gain, size, surprise, floor)
-    basis, memory = _absorbed(state, view, mean, g, operator.weight, forget)
+    held, jumped = heard(mean.alarm, mean.gain, size, innovation, floor)
+    basis, memory = _absorbed(state, view, mean, innovation, g, operator.weight, forget)
     memory = memory._replace(alarm=listened(mean.alarm, mean.gain, size))
     if held.any():
-        waiting = mean.alarm._replace(suspect=surprise, held=held)
+        waiting = mean.alarm._replace(suspect=innovation, held=held)
         kept = (state.basis, mean._replace(alarm=waiting))
         basis, memory = where_members(held, kept, (basis, memory))
     if jumped.any():
@@ -184,16 +187,29 @@ def _view(whole: Probe, k: int) -> View:
     rayleigh, level = whole.rayleigh[..., :-1, :-1], whole.rayleigh[..., -1:, -1:]
     return View(
         columns,
-        whole.centred[..., :-1] - level * columns,
+        _less(whole.centred[..., :-1], level * columns),
         rayleigh - level * identity_like(rayleigh),
-        whole.centred[..., :k] - columns @ rayleigh[..., :k],
+        _less(whole.centred[..., :k], columns @ rayleigh[..., :k]),
         whole.centred[..., -1:] - level * reference,
         to_host(whole.rounding + 64 * epsilon(columns) * whole.size),
     )
 
 
+def _less(array: Array, spent: Array) -> Array:
+    """`array` − `spent`, in the place of the latter: large arrays are slow to allocate."""
+    spent *= -1
+    spent += array
+    return spent
+
+
 def _absorbed(
-    state: State, view: View, mean: Mean, g: Any, weight: float, forget: float | None
+    state: State,
+    view: View,
+    mean: Mean,
+    innovation: Array,
+    g: Any,
+    weight: float,
+    forget: float | None,
 ) -> tuple[Array, Mean]:
     """Basis and memory after an observation taken with gain g.
 
@@ -205,21 +221,21 @@ def _absorbed(
     if mean.pending.shape[-1]:
         pending += (1 - share) * mean.pending
     carry = (1 - g) * mean.carry
-    innovation = _innovation(view, mean, k)
+    move = _move(view, innovation, mean)
     rounding = np.maximum(mean.rounding, view.rounding / 4)
-    doubt = _doubt(innovation, mean.lean, state.basis.shape[-2] - view.columns.shape[-1])
-    gain = learned(mean.gain, weight, inner(innovation, mean.lean), doubt, forget)
+    doubt = _doubt(move, mean.lean, view.columns.shape)
+    gain = learned(mean.gain, weight, inner(move, mean.lean), doubt, forget)
     variance, power = _noise(view, mean, weight, share)
-    innovation -= mean.lean
-    innovation *= share
-    innovation += mean.lean
+    move -= mean.lean
+    move *= share
+    move += mean.lean
     memory = mean._replace(
         rounding=rounding,
         pending=pending,
         carry=carry,
         variance=variance,
         power=power,
-        lean=innovation,
+        lean=move,
         gain=gain,
     )
     if np.min(carry) > 1 - TURN_AT:
@@ -232,17 +248,20 @@ def _turned(state: State, columns: Array, mean: Mean, k: int) -> tuple[Array, Me
     within = columns.mT @ mean.pending
     carried = per_member(mean.carry, within) * (mean.values[..., None] * identity_like(within))
     blend = carried + 0.5 * (within + within.mT)
-    residual = mean.pending - columns @ within
+    residual = _less(mean.pending, columns @ within)
     level, floor = unseen_level(diagonal(blend), k), per_member(mean.rounding, blend)
     values, inside, outside = _leading(blend, residual, level, floor)
     if np.max(state.steps) > 0:
-        values, inside, outside = _identified(values, inside, outside, k)
+        settled = bool(np.max(state.steps) > CAUTIOUS_STEPS)
+        values, inside, outside = _identified(values, inside, outside, k, settled)
     moved = columns @ inside
     moved += residual @ outside
     if np.max(state.steps) == 0:
         moved = upright(moved)
-    # A residual is as orthogonal to X as X is orthonormal, and shorter: no defect may stay.
-    moved += 0.5 * (moved @ (identity_like(blend) - moved.mT @ moved))
+    # A residual is as orthogonal to X as X is orthonormal, and shorter: defects would grow.
+    defect = identity_like(blend) - moved.mT @ moved
+    if to_host(frobenius_squared(defect)).max() > (DEFECT * epsilon(moved)) ** 2 * k:
+        moved += moved @ (0.5 * defect)
     return contiguous(moved[..., :k]), mean._replace(
         extra=contiguous(moved[..., k:]),
         values=values,
@@ -290,7 +309,7 @@ def _factor(residual: Array, floor: Array) -> tuple[Array, Array, Array]:
     squares, vectors = xp.linalg.eigh(gram * inverse[..., None] * inverse[..., None, :])
     active = squares > epsilon(residual) ** 0.5 * residual.shape[-1]
     root = xp.sqrt(xp.where(active, squares, 1.0))
-    kept = xp.where(active, 1.0, 0.0)[..., None, :] * vectors
+    kept = xp.astype(active, residual.dtype)[..., None, :] * vectors
     factor = (kept * root[..., None, :]).mT * norms[..., None, :]
     return factor, inverse[..., None] * (kept / root[..., None, :]), active
 
@@ -301,42 +320,63 @@ def _below(blend: Array, coupling: Array) -> Array:
     return -2 * size[..., None]
 
 
-def _identified(values: Array, inside: Array, outside: Array, k: int) -> tuple[Array, Array, Array]:
+def _identified(
+    values: Array, inside: Array, outside: Array, k: int, settled: bool
+) -> tuple[Array, Array, Array]:
     """The leading k in the places, and with the signs, of the columns they continue."""
-    order, sign = continued(inside[..., :k, :k], values.shape[-1])
+    order, sign = continued(inside[..., :k, :k], values.shape[-1], settled=settled)
     if order is not None:
         values, inside, outside = (taken(part, order) for part in (values, inside, outside))
     sign = sign[..., None, :]
     return values, inside * sign, outside * sign
 
 
-def _innovation(view: View, mean: Mean, k: int) -> Array:
-    """(R − R̄)(Λ − level)⁻¹ of the k columns: the whole move this observation asks of the mean."""
-    xp = namespace(view.residual)
-    residual = view.residual
-    if np.min(mean.carry) < 1:
-        known = mean.pending[..., :k]
-        residual = residual - (known - view.columns @ (view.columns.mT @ known))
+def _innovation(basis: Array, view: View, mean: Mean) -> Array:
+    """Image of the k columns less what the mean makes of them."""
+    k = basis.shape[-1]
+    innovation = view.centred[..., :k] - basis * (
+        per_member(mean.carry, basis) * mean.values[..., None, :k]
+    )
+    if mean.pending.shape[-1]:
+        innovation -= mean.pending[..., :k]
+    return innovation
+
+
+def _move(view: View, innovation: Array, mean: Mean) -> Array:
+    """The whole move that an innovation asks of the k columns, as if all else were at one level.
+
+    Only out of the span of X, where noise is alike in all directions, unless X spans everything.
+    """
+    xp = namespace(innovation)
+    k = innovation.shape[-1]
+    columns = view.columns
+    if columns.shape[-1] < columns.shape[-2]:
+        innovation = innovation - columns @ (columns.mT @ innovation)
     above = mean.values[..., None, :k] - unseen_level(mean.values, k)
     least = 0.05 * above[..., :1]
     least = xp.where(least > 0, least, xp.ones_like(least))
-    return residual / xp.where(above > least, above, least)
+    return innovation / xp.where(above > least, above, least)
 
 
-def _doubt(innovation: Array, lean: Array, codimension: int) -> Any:
-    """Variance of <innovation, lean> if the innovation is noise, alike in all directions."""
+def _doubt(move: Array, lean: Array, shape: tuple[int, ...]) -> Any:
+    """Variance of <move, lean> if the move is noise, alike in all directions."""
     xp = namespace(lean)
-    noise = xp.sum(innovation * innovation, axis=-2) / max(codimension, 1)
+    n, q = shape[-2:]
+    noise = xp.sum(move * move, axis=-2) / (n - q if q < n else n)
     return xp.sum(noise * xp.sum(lean * lean, axis=-2), axis=-1)
 
 
 def _noise(view: View, mean: Mean, weight: float, share: Array) -> tuple[Array, Array]:
     """Running variance of H and mean ‖R e_i‖², for one observation of weight 1."""
     k = mean.lean.shape[-1]
-    before = mean.values[..., None] * identity_like(view.rayleigh)
+    identity = identity_like(view.rayleigh)
+    change = view.rayleigh - mean.values[..., None] * identity
+    # Eigenvalues are read relative to their mean: the noise of the reference is not theirs.
+    common = namespace(change).mean(diagonal(change)[..., :k], axis=-1)
+    change = change - common[..., None, None] * identity
     fade = weight * (1 - share)
     rate = per_member(np.maximum(1 / np.maximum(mean.gain.count, 1), 1 / 1024), share)
-    spread = fade * (view.rayleigh - before)[..., :k, :] ** 2
+    spread = fade * change[..., :k, :] ** 2
     power = fade[..., 0] * namespace(share).sum(view.residual * view.residual, axis=-2)
     return (
         mean.variance + rate * (spread - mean.variance),
@@ -350,13 +390,6 @@ def _reset(
     """Basis and memory after a jump: this observation alone."""
     empty = forgotten(mean)
     one = np.ones(mean.gain.count.shape)
-    basis, memory = _absorbed(state, view, empty, one, weight, forget)
-    alarm = mean.alarm
-    return basis, memory._replace(
-        alarm=alarm._replace(
-            suspect=0 * alarm.suspect,
-            held=np.zeros_like(alarm.held),
-            jumps=alarm.jumps + 1,
-            jumped_at=np.zeros_like(alarm.jumps) + state.steps,
-        )
-    )
+    innovation = _innovation(state.basis, view, empty)
+    basis, memory = _absorbed(state, view, empty, innovation, one, weight, forget)
+    return basis, memory._replace(alarm=after_jump(mean.alarm, state.steps))

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from bracketflow.core import (
     Array,
@@ -29,6 +28,7 @@ from bracketflow.oracles import advance, as_operator, observe
 from bracketflow.tracker.gain import (
     Alarm,
     Gain,
+    after_jump,
     fraction,
     heard,
     learned,
@@ -39,11 +39,11 @@ from bracketflow.tracker.gain import (
     start_gain,
     where_members,
 )
-from bracketflow.tracker.identity import upright
+from bracketflow.tracker.identity import continued, taken, upright
 
 LARGE_TURN = 0.3  # ‖K‖_F from which one eigh beats many small turns
 SMALL_TURN = 2.0  # ‖K²‖_F in units of eps^(1/3): beyond it the series of the turn is too short
-TURN_AT = 0.02  # turn when it takes this part off the squared standard error
+TURN_AT = 0.03  # turn when it takes this part off the squared standard error
 POLISH_EVERY = 16  # steps between two corrections of XᵀX
 
 
@@ -190,24 +190,39 @@ def _turned(state: State, mean: Array, angles: Array, worth: Any) -> tuple[Array
     if not turns.any():
         return state.basis, mean
     square = angles @ angles.mT
-    small = to_host(frobenius_squared(square)) <= SMALL_TURN**2 * epsilon(mean) ** (2 / 3)
-    moved = _by_series(state, mean, angles, square) if small.any() else None
+    second = to_host(frobenius_squared(square))
+    small = second <= SMALL_TURN**2 * epsilon(mean) ** (2 / 3)
+    exact = None
     if not small.all():
         exact = _exactly(state.basis, mean, angles, size > LARGE_TURN**2)
-        moved = exact if moved is None else where_members(small, moved, exact)
+    if not small.any():
+        moved = exact
+    else:
+        visible = bool(second.max() > 16 * mean.shape[-1] * epsilon(mean))
+        moved = _by_series(state, mean, angles, square, visible)
+        moved = moved if exact is None else where_members(small, moved, exact)
     return where_members(turns, moved, (state.basis, mean))  # type: ignore[no-any-return]
 
 
-def _by_series(state: State, mean: Array, angles: Array, square: Array) -> tuple[Array, Array]:
-    """The turn K + √(I + K²), expanded in K² = −`square`, and what it leaves of H̄: a diagonal."""
+def _by_series(
+    state: State, mean: Array, angles: Array, square: Array, visible: bool
+) -> tuple[Array, Array]:
+    """The turn K + √(I + K²) by a series in K² = −`square`, and what it leaves of H̄: a diagonal.
+
+    The second term, K⁴, counts where it is `visible`; `square` is spent.
+    """
     basis = state.basis
-    increment = angles - 0.5 * square
-    if to_host(frobenius_squared(square)).max() > mean.shape[-1] * epsilon(mean):
-        increment -= 0.125 * (square @ square)
+    quartic = square @ square.mT if visible else None
+    square *= -0.5
+    square += angles
+    if quartic is not None:
+        square -= 0.125 * quartic
     if np.max(state.steps) % POLISH_EVERY == 0:
-        increment += 0.5 * (identity_like(mean) - basis.mT @ basis)
-    pushed = diagonal(mean) - namespace(mean).sum(mean * angles, axis=-1)
-    return basis + basis @ increment, pushed[..., None] * identity_like(mean)
+        square += 0.5 * (identity_like(mean) - basis.mT @ basis)
+    moved = basis @ square
+    moved += basis
+    pushed = diagonal(mean) - namespace(mean).linalg.vecdot(mean, angles)
+    return moved, pushed[..., None] * identity_like(mean)
 
 
 def _exactly(basis: Array, mean: Array, angles: Array, large: np.ndarray) -> tuple[Array, Array]:
@@ -220,14 +235,10 @@ def _exactly(basis: Array, mean: Array, angles: Array, large: np.ndarray) -> tup
 
 def _matched(mean: Array) -> Array:
     """Eigenvectors of H̄, each in the place and with the sign of the column it is closest to."""
-    xp = namespace(mean)
-    turn = to_host(xp.linalg.eigh(mean)[1])
-    matched = np.empty_like(turn)
-    for member in np.ndindex(turn.shape[:-2]):
-        rows, columns = linear_sum_assignment(-np.abs(turn[member]))
-        sign = np.where(turn[member][rows, columns] < 0, -1.0, 1.0)
-        matched[member] = turn[member][:, columns] * sign
-    return matched if xp is np else xp.asarray(matched, dtype=mean.dtype, device=mean.device)
+    turn = namespace(mean).linalg.eigh(mean)[1]
+    order, sign = continued(turn, turn.shape[-1], settled=True)
+    turn = turn if order is None else taken(turn, order)
+    return turn * sign[..., None, :]
 
 
 def _reset(state: State, innovation: Array, frame: Frame, weight: float) -> tuple[Array, Frame]:
@@ -236,23 +247,15 @@ def _reset(state: State, innovation: Array, frame: Frame, weight: float) -> tupl
     since = frame.mean + 0.5 * (innovation + frame.alarm.suspect)
     rank = xp.argsort(xp.argsort(diagonal(frame.mean), axis=-1), axis=-1)
     values, turn = xp.linalg.eigh(since)
-    turn = xp.take_along_axis(turn, xp.broadcast_to(rank[..., None, :], turn.shape), axis=-1)
-    values = xp.take_along_axis(values, rank, axis=-1)
+    values, turn = taken(values, rank), taken(turn, rank)
     sign = xp.where(diagonal(turn) < 0, -xp.ones_like(values), xp.ones_like(values))
     identity = identity_like(innovation)
     mean_variance = xp.mean(frame.variance, axis=(-2, -1), keepdims=True)
-    alarm = frame.alarm
-    quieter = alarm._replace(
-        suspect=0 * alarm.suspect,
-        held=np.zeros_like(alarm.held),
-        jumps=alarm.jumps + 1,
-        jumped_at=np.zeros_like(alarm.jumps) + state.steps,
-    )
     # The noise does not jump with the signal, but its entries belong to the old frame.
     return state.basis @ (turn * sign[..., None, :]), Frame(
         values[..., None] * identity,
         mean_variance + 0 * identity,
         0 * innovation,
         restarted(weight, 2, frame.gain),
-        quieter,
+        after_jump(frame.alarm, state.steps),
     )

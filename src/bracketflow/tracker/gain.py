@@ -135,6 +135,16 @@ def listened(alarm: Alarm, gain: Gain, size: Any) -> Alarm:
     return alarm._replace(usual=usual, suspect=0 * alarm.suspect, held=np.zeros_like(alarm.held))
 
 
+def after_jump(alarm: Alarm, steps: Any) -> Alarm:
+    """Alarm with a jump at this step in its books."""
+    return alarm._replace(
+        suspect=0 * alarm.suspect,
+        held=np.zeros_like(alarm.held),
+        jumps=alarm.jumps + 1,
+        jumped_at=np.zeros_like(alarm.jumps) + steps,
+    )
+
+
 def per_member(value: Scalar, like: Array) -> Array:
     """Host numbers made to multiply (..., n, k) arrays of the library and dtype of `like`."""
     if isinstance(like, np.ndarray):

@@ -10,23 +10,22 @@ from bracketflow.core import Array, namespace, to_host
 CLOSE = 0.75  # cosine above which a column can continue no other one
 
 
-def continued(overlap: Array, count: int) -> tuple[Array | None, Array]:
+def continued(overlap: Array, count: int, *, settled: bool) -> tuple[Array | None, Array]:
     """Order and signs in which new columns continue the old ones, from ⟨old_i, new_j⟩, k × k.
 
     Both are for `count` ≥ k columns, of which those beyond k stay. The order is None, nothing is
-    exchanged, while every new column is close to the old one in its place. Where most of them
-    continue no old one, as in the first steps of a cold start, the new order stands.
+    exchanged, before the columns have settled and while every new one is close to the old one in
+    its place.
     """
     xp = namespace(overlap)
     host = to_host(overlap)
     k = host.shape[-1]
     order = np.broadcast_to(np.arange(count), (*host.shape[:-2], count)).copy()
     moved = (np.abs(host.diagonal(axis1=-2, axis2=-1)) < CLOSE).any(axis=-1)
+    moved &= settled
     for member in np.argwhere(moved):
-        size = np.abs(host[tuple(member)])
-        rows, columns = linear_sum_assignment(-size)
-        if np.median(size[rows, columns]) > CLOSE:
-            order[tuple(member)][:k] = columns
+        place = tuple(member)
+        order[place][:k] = linear_sum_assignment(-np.abs(host[place]))[1]
     along = np.take_along_axis(host, order[..., :k, None], axis=-1)[..., 0]
     sign = np.ones(order.shape, dtype=host.dtype)
     sign[..., :k][along < 0] = -1
@@ -36,12 +35,17 @@ def continued(overlap: Array, count: int) -> tuple[Array | None, Array]:
     return (order if moved.any() else None), sign
 
 
-def upright(vectors: Array) -> Array:
-    """Columns with their largest entry positive: a sign that rounding does not change."""
+def signs(vectors: Array) -> Array:
+    """±1 a column that makes its largest entry positive, which rounding does not change."""
     xp = namespace(vectors)
     largest = xp.argmax(abs(vectors), axis=-2)[..., None, :]
-    top = xp.take_along_axis(vectors, largest, axis=-2)
-    return vectors * xp.where(top < 0, -xp.ones_like(top), xp.ones_like(top))
+    top = xp.take_along_axis(vectors, largest, axis=-2)[..., 0, :]
+    return xp.where(top < 0, -xp.ones_like(top), xp.ones_like(top))
+
+
+def upright(vectors: Array) -> Array:
+    """Columns with their largest entry positive."""
+    return contiguous(vectors * signs(vectors)[..., None, :])
 
 
 def taken(array: Array, order: Array) -> Array:

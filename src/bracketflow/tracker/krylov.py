@@ -24,10 +24,11 @@ from bracketflow.core import (
     to_host,
 )
 from bracketflow.oracles import Operator, centre, observe
-from bracketflow.tracker.identity import contiguous, continued, taken, upright
+from bracketflow.tracker.gain import CAUTIOUS_STEPS
+from bracketflow.tracker.identity import contiguous, continued, signs, taken, upright
 
-LARGEST = 8  # columns of S for each one asked for; beyond them S is condensed
-CONDENSED = 3  # to this many
+LARGEST = 16  # columns of S beyond 4k at which it is condensed
+CONDENSED = 4  # to so many beyond 2k
 DOUBTED_AT = 1e-3  # residuals, relative to the spread, at which a single chain is checked
 DOUBTS = 6  # products spent on that
 DEFLATED = 0.1  # a part outside the span smaller than this is not resolved well enough
@@ -40,6 +41,8 @@ class Span(NamedTuple):
     rayleigh: Array
     pending: Array
     coupling: Array
+    turn: Array
+    """The basis is S · turn; empty while it leaves the span."""
     level: Any = np.float64(0.0)
     """s of the first product."""
     rounding: Any = np.float64(0.0)
@@ -53,17 +56,18 @@ class Span(NamedTuple):
 
 
 class Block(NamedTuple):
-    """What to multiply next: P = S A + Q B."""
+    """What to multiply next: P = S A + Q B, and what is known of its image: C S A."""
 
     columns: Array
     known: Array
     fresh: Array
+    explained: Array
 
 
 def start(basis: Array) -> Span:
     """Nothing known."""
     none, empty = basis[..., :0], basis[..., :0, :0]
-    return Span(none, empty, none, empty)
+    return Span(none, empty, none, empty, empty)
 
 
 def step(
@@ -73,14 +77,24 @@ def step(
     if span.columns.shape[-1] == 0:
         return _first(operator, state)
     if operator.static:
-        span = _doubted(span, state.basis, spare)
-    block = _next_block(operator, state.basis, span)
+        span = _doubted(span, spare)
+    whole = _image(span, state.basis)
+    block = _next_block(operator, state.basis, span, whole)
     seen, shift, image, span, fits = _multiplied(operator, state, span, block)
-    probe = _probe(state.basis, seen, block, span, shift, image)
+    probe = _probe(state.basis, whole, seen, block, shift, image)
     if not fits:
         return None, probe, span
-    basis = _ritz(span, state.basis.shape[-1], state.basis)
+    basis, span = _ritz(span, state.basis.shape[-1], state)
     return basis, probe, _condensed(span, basis.shape[-1])
+
+
+def _image(span: Span, basis: Array) -> Array:
+    """C X at the level of the span, as far as X lies in it."""
+    if not span.turn.shape[-1]:
+        known = span.columns.mT @ basis
+        return span.columns @ (span.rayleigh @ known) + span.pending @ (span.coupling.mT @ known)
+    # The columns are Ritz vectors, T · turn = turn · diag: no product with S.
+    return basis * ritz_values(span) + span.pending @ (span.coupling.mT @ span.turn)
 
 
 def _multiplied(
@@ -90,7 +104,8 @@ def _multiplied(
     seen = observe(operator, State(block.columns, seen=state.seen))
     span = span._replace(rounding=np.maximum(span.rounding, _rounding(seen)))
     shift, overlap = _shift(seen, block, span, operator.static)
-    image = _image_of_fresh(seen, block, span, shift)
+    image = seen.centred - shift * block.columns
+    image -= block.explained
     directions, sizes, mixing = namespace(image).linalg.svd(block.fresh)
     rank = int(np.sum(to_host(sizes) > DEFLATED))
     mixing = mixing[:rank]
@@ -124,7 +139,8 @@ def _first(operator: Operator, state: State) -> tuple[Array, Probe, Span]:
         return _grown(operator, state, probe, span)
     if span.columns.shape[-1] < k:
         return _enriched(span, k), probe, span
-    return _ritz(span, k, state.basis if state.steps else None), probe, span
+    basis, span = _ritz(span, k, state)
+    return basis, probe, span
 
 
 def _seed(probe: Probe, width: int) -> Span:
@@ -139,12 +155,13 @@ def _seed(probe: Probe, width: int) -> Span:
     rounding = _rounding(probe)
     for count in (width, k) if cold else (k,):
         turn = xp.flip(xp.linalg.eigh(probe.rayleigh)[1], axis=-1)[:, :count]
-        pending, coupling = _orthonormal(probe.residual @ turn, rounding / 16)
+        residual = _apart(probe.residual @ turn, probe.basis)
+        pending, coupling = _orthonormal(residual, rounding / 16)
         columns, rayleigh = probe.basis @ turn, turn.mT @ probe.rayleigh @ turn
         if pending.shape[-1] == count:
             break
     level = to_host(probe.background)
-    return Span(columns, rayleigh, pending, coupling, level, rounding)
+    return Span(columns, rayleigh, pending, coupling, rayleigh[:0, :0], level, rounding)
 
 
 def _enriched(span: Span, k: int) -> Array:
@@ -154,7 +171,7 @@ def _enriched(span: Span, k: int) -> Array:
     whole = _blocks(span.rayleigh, span.coupling, span.coupling.mT, corner)
     turn = xp.flip(xp.linalg.eigh(whole)[1][:, -k:], axis=-1)
     m = span.columns.shape[-1]
-    return contiguous(upright(span.columns @ turn[:m] + span.pending @ turn[m:]))
+    return upright(span.columns @ turn[:m] + span.pending @ turn[m:])
 
 
 def _grown(operator: Operator, state: State, probe: Probe, span: Span) -> tuple[Array, Probe, Span]:
@@ -163,20 +180,30 @@ def _grown(operator: Operator, state: State, probe: Probe, span: Span) -> tuple[
     while span.columns.shape[-1] < k and span.pending.shape[-1]:
         nothing = 0 * (span.columns[:1].mT @ span.pending[:1])
         identity = identity_like(span.pending.mT @ span.pending)
-        block = Block(contiguous(span.pending), nothing, identity)
+        block = Block(contiguous(span.pending), nothing, identity, 0 * span.pending)
         seen, _, _, span, _ = _multiplied(operator, state, span, block)
         matvecs += seen.matvecs
-    return _ritz(span, k), replace(probe, matvecs=matvecs), span
+    basis, span = _ritz(span, k, state)
+    return basis, replace(probe, matvecs=matvecs), span
+
+
+def _apart(block: Array, *others: Array) -> Array:
+    """`block` made orthogonal to all columns of `others`, twice, which is enough."""
+    for columns in others * 2:
+        block = block - columns @ (columns.mT @ block)
+    return block
 
 
 def _orthonormal(residual: Array, floor: Any) -> tuple[Array, Array]:
     """Q and G with R = Q Gᵀ, less what is below `floor`."""
-    left, sizes, right = namespace(residual).linalg.svd(residual, full_matrices=False)
+    xp = namespace(residual)
+    left, small = xp.linalg.qr(residual)
+    turn, sizes, right = xp.linalg.svd(small, full_matrices=False)
     rank = int(np.sum(to_host(sizes) > floor))
-    return left[:, :rank], right[:rank].mT * sizes[:rank]
+    return left @ turn[:, :rank], right[:rank].mT * sizes[:rank]
 
 
-def _next_block(operator: Operator, basis: Array, span: Span) -> Block:
+def _next_block(operator: Operator, basis: Array, span: Span, whole: Array) -> Block:
     """The basis itself while it leaves span S or has converged; new directions otherwise.
 
     New directions are the largest residuals of the Ritz vectors, with one column of span X beside
@@ -184,11 +211,11 @@ def _next_block(operator: Operator, basis: Array, span: Span) -> Block:
     """
     xp = namespace(basis)
     k = basis.shape[-1]
-    known, fresh = span.columns.mT @ basis, span.pending.mT @ basis
-    residual = span.coupling.mT @ known
-    leaves = to_host(frobenius_squared(fresh)) > epsilon(fresh)
-    if leaves or to_host(frobenius_squared(residual)) <= _floor(span) ** 2:
-        return Block(basis, known, fresh)
+    if not span.turn.shape[-1]:
+        return Block(basis, span.columns.mT @ basis, span.pending.mT @ basis, whole)
+    residual = span.coupling.mT @ span.turn
+    if to_host(frobenius_squared(residual)) <= _floor(span) ** 2:
+        return Block(basis, span.turn, 0 * residual, whole)
     if span.doubts > 0:
         fresh = identity_like(span.pending.mT @ span.pending)[:, -1:]
     else:
@@ -197,16 +224,20 @@ def _next_block(operator: Operator, basis: Array, span: Span) -> Block:
     columns = span.pending @ fresh
     unknown = 0 * (span.columns[:1].mT @ columns[:1])
     if operator.static:
-        return Block(columns, unknown, fresh)
-    reference = xp.sum(known, axis=-1, keepdims=True) / k**0.5
+        return Block(columns, unknown, fresh, 0 * columns)
+
+    def beside(known: Array, new: Array) -> Array:
+        return xp.concat([xp.sum(known, axis=-1, keepdims=True) / k**0.5, new], axis=-1)
+
     return Block(
-        xp.concat([span.columns @ reference, columns], axis=-1),
-        xp.concat([reference, unknown], axis=-1),
-        xp.concat([0 * fresh[:, :1], fresh], axis=-1),
+        beside(basis, columns),
+        beside(span.turn, unknown),
+        beside(0 * fresh, fresh),
+        beside(whole, 0 * columns),
     )
 
 
-def _doubted(span: Span, basis: Array, spare: Array) -> Span:
+def _doubted(span: Span, spare: Array) -> Span:
     """The span, with a chain from a spare column pending once the others have nearly converged.
 
     A single chain sees one vector of a repeated eigenvalue; another chain finds the next. There
@@ -214,19 +245,16 @@ def _doubted(span: Span, basis: Array, spare: Array) -> Span:
     """
     if span.doubts > 0:
         return span._replace(doubts=span.doubts - 1)
-    known = span.columns.mT @ basis
-    captured = to_host(inner(known, span.rayleigh @ known))
+    captured = to_host(inner(span.turn, span.rayleigh @ span.turn))
     near = DOUBTED_AT * to_host(frobenius_squared(span.rayleigh)) ** 0.5
-    settled = to_host(frobenius_squared(span.coupling.mT @ known)) <= near**2
+    settled = to_host(frobenius_squared(span.coupling.mT @ span.turn)) <= near**2
     used = int(span.rounds)
     if not settled or captured <= span.captured + near or used >= spare.shape[-1]:
         return span
-    column = spare[:, used : used + 1]
-    for _ in range(2):
-        column = column - span.columns @ (span.columns.mT @ column)
-        column = column - span.pending @ (span.pending.mT @ column)
-        column = column / frobenius_squared(column) ** 0.5
-    xp = namespace(basis)
+    column = _apart(spare[:, used : used + 1], span.columns, span.pending)
+    column = column / frobenius_squared(column) ** 0.5
+    column = _apart(column, span.columns, span.pending)
+    xp = namespace(spare)
     return span._replace(
         pending=xp.concat([span.pending, column], axis=-1),
         coupling=xp.concat([span.coupling, 0 * span.columns[:1].mT], axis=-1),
@@ -247,19 +275,12 @@ def _shift(seen: Probe, block: Block, span: Span, static: bool) -> tuple[Any, Ar
     return shift, overlap - shift * block.known
 
 
-def _image_of_fresh(seen: Probe, block: Block, span: Span, shift: Any) -> Array:
-    """C Q B at the level of the span: the image of P less what is known of it."""
-    image = seen.centred - shift * block.columns
-    image = image - span.columns @ (span.rayleigh @ block.known)
-    return image - span.pending @ (span.coupling.mT @ block.known)
-
-
-def _probe(basis: Array, seen: Probe, block: Block, span: Span, shift: Any, image: Array) -> Probe:
+def _probe(
+    basis: Array, whole: Array, seen: Probe, block: Block, shift: Any, image: Array
+) -> Probe:
     """The probe of the basis: the product itself, or what the span and the reference say of it."""
     if block.columns is basis:
         return seen
-    known = span.columns.mT @ basis
-    whole = span.columns @ (span.rayleigh @ known) + span.pending @ (span.coupling.mT @ known)
     if block.columns.shape[-1] > 1:
         whole = whole + image[:, :1] / basis.shape[-1] ** 0.5
     probe, _ = centre(basis, whole)
@@ -277,10 +298,7 @@ def _extended(span: Span, directions: Array, solved: Array) -> Span:
     corner = columns[:, -rank:].mT @ solved
     across, down = inside[:, :rank], inside[:, rank:]
     rayleigh = _blocks(span.rayleigh, across, across.mT, 0.5 * (corner + corner.mT))
-    outside = solved
-    for _ in range(2):
-        outside = outside - columns @ (columns.mT @ outside)
-        outside = outside - rest @ (rest.mT @ outside)
+    outside = _apart(solved, columns, rest)
     pending, coupling = _orthonormal(outside, _floor(span))
     nothing = 0 * (span.columns[:1].mT @ pending[:1])
     return span._replace(
@@ -296,25 +314,30 @@ def _blocks(a: Array, b: Array, c: Array, d: Array) -> Array:
     return xp.concat([xp.concat([a, b], axis=-1), xp.concat([c, d], axis=-1)], axis=-2)
 
 
-def _ritz(span: Span, k: int, previous: Array | None = None) -> Array:
+def _ritz(span: Span, k: int, state: State) -> tuple[Array, Span]:
     """Leading Ritz vectors: descending at first, then each in the place of the one it continues."""
-    basis = span.columns @ leading_vectors(span, k)
-    if previous is None:
-        return contiguous(upright(basis))
-    order, sign = continued(previous.mT @ basis, k)
-    basis = basis if order is None else taken(basis, order)
-    return contiguous(basis * sign[..., None, :])
+    turn = leading_vectors(span, k)
+    basis = span.columns @ turn
+    if state.steps == 0:
+        sign = signs(basis)
+    else:
+        settled = state.steps > CAUTIOUS_STEPS
+        order, sign = continued(state.basis.mT @ basis, k, settled=settled)
+        if order is not None:
+            basis, turn = taken(basis, order), taken(turn, order)
+    return contiguous(basis * sign), span._replace(turn=turn * sign)
 
 
 def _condensed(span: Span, k: int) -> Span:
     """The span's leading Ritz vectors once it has grown too large."""
-    if span.columns.shape[-1] <= LARGEST * k:
+    if span.columns.shape[-1] <= 4 * k + LARGEST:
         return span
-    turn = leading_vectors(span, CONDENSED * k)
+    kept = leading_vectors(span, 2 * k + CONDENSED)
     return span._replace(
-        columns=span.columns @ turn,
-        rayleigh=turn.mT @ span.rayleigh @ turn,
-        coupling=turn.mT @ span.coupling,
+        columns=span.columns @ kept,
+        rayleigh=kept.mT @ span.rayleigh @ kept,
+        coupling=kept.mT @ span.coupling,
+        turn=kept.mT @ span.turn,
     )
 
 
@@ -324,7 +347,6 @@ def leading_vectors(span: Span, count: int) -> Array:
     return xp.flip(xp.linalg.eigh(span.rayleigh)[1][:, -count:], axis=-1)
 
 
-def ritz_values(span: Span, basis: Array) -> Array:
-    """Rayleigh quotients of the columns of a basis in the span, at its level."""
-    known = span.columns.mT @ basis
-    return namespace(basis).sum(known * (span.rayleigh @ known), axis=-2)
+def ritz_values(span: Span) -> Array:
+    """Rayleigh quotients of the columns of the basis, at the level of the span."""
+    return namespace(span.turn).sum(span.turn * (span.rayleigh @ span.turn), axis=-2)

@@ -6,7 +6,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bracketflow.core import Array, Probe, State, epsilon, frobenius_squared, namespace, to_host
+from bracketflow.core import (
+    Array,
+    Probe,
+    State,
+    epsilon,
+    frobenius_squared,
+    identity_like,
+    namespace,
+    to_host,
+)
 from bracketflow.oracles import advance, as_operator
 from bracketflow.tracker import average, krylov
 
@@ -36,10 +45,10 @@ def step(operator: Any, state: State, forget: float | None) -> tuple[State, Prob
     operator = as_operator(operator)
     mean, span, steady = state.memory
     mean, span = average.restored(mean), krylov.Span(*span)
-    if steady >= STEADY:
+    if np.max(steady) >= STEADY:
         basis, probe, span = krylov.step(operator, state, span, mean.extra)
         if basis is None:
-            basis, memory = state.basis, _moving(state.basis, mean, span)
+            basis, memory = _moving(state.basis, mean, span)
         else:
             memory = Leading(mean, span, steady)
         return advance(state, probe, basis, memory), probe
@@ -48,13 +57,15 @@ def step(operator: Any, state: State, forget: float | None) -> tuple[State, Prob
     return advance(state, probe, basis, Leading(after, span, steady)), probe
 
 
-def _moving(basis: Array, mean: average.Mean, span: krylov.Span) -> Leading:
+def _moving(basis: Array, mean: average.Mean, span: krylov.Span) -> tuple[Array, Leading]:
     """The signal has moved: start a mean from the basis, with the next Ritz vectors beside it."""
     xp = namespace(basis)
+    basis = basis + 0.5 * (basis @ (identity_like(basis) - basis.mT @ basis))
     k, p = basis.shape[-1], mean.extra.shape[-1]
     others = span.columns @ krylov.leading_vectors(span, k + p)[:, k:]
     extra = average.filled(basis, xp.concat([others, mean.extra], axis=-1)[:, :p])
-    return Leading(average.forgotten(mean._replace(extra=extra)), krylov.start(basis), np.int64(0))
+    fresh = average.forgotten(mean._replace(extra=extra))
+    return basis, Leading(fresh, krylov.start(basis), np.int64(0))
 
 
 def _steadier(steady: Any, probe: Probe, before: Array, after: Array) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,12 +32,11 @@ class Reading(NamedTuple):
 
 
 class _Spread(NamedTuple):
-    """Values, and variances of the entries of H and of R for one observation of weight 1."""
+    """Values above the bulk, and variances of the entries of H and R for one unit of weight."""
 
     values: np.ndarray
     variance: np.ndarray
     power: np.ndarray
-    unseen: Any
     codimension: int
     gain: Gain
     alarm: Alarm
@@ -68,7 +67,7 @@ def _of_frame(state: State) -> _Spread:
     frame = full.restored(state.memory)
     values = np.diagonal(to_host(frame.mean), axis1=-2, axis2=-1).astype(float)
     variance = to_host(frame.variance).astype(float)
-    return _Spread(values, variance, 0 * values, 0.0, 1, frame.gain, frame.alarm)
+    return _Spread(values, variance, 0 * values, 1, frame.gain, frame.alarm)
 
 
 def _of_leading(state: State) -> _Spread:
@@ -76,11 +75,10 @@ def _of_leading(state: State) -> _Spread:
     mean, span = average.restored(mean), krylov.Span(*span)
     n, k = state.basis.shape[-2:]
     values = to_host(mean.values).astype(float)
-    if span.columns.shape[-1]:
-        values[..., :k] = to_host(krylov.ritz_values(span, state.basis))
-    unseen = to_host(average.unseen_level(mean.values, k))[..., 0]
+    if span.turn.shape[-1]:
+        values[..., :k] = to_host(krylov.ritz_values(span))
     variance, power = to_host(mean.variance).astype(float), to_host(mean.power).astype(float)
-    return _Spread(values, variance, power, unseen, n - values.shape[-1], mean.gain, mean.alarm)
+    return _Spread(values, variance, power, n - values.shape[-1], mean.gain, mean.alarm)
 
 
 def _radius(spread: _Spread, noise: Array, k: int, coverage: float) -> np.ndarray:
@@ -88,7 +86,7 @@ def _radius(spread: _Spread, noise: Array, k: int, coverage: float) -> np.ndarra
     gaps = spread.values[..., :k, None] - spread.values[..., None, :]
     gaps[..., np.arange(k), np.arange(k)] = np.inf
     inside = spread.variance * noise[..., None] / np.maximum(gaps**2, np.finfo(float).tiny)
-    above = np.maximum((spread.values[..., :k] - spread.unseen) ** 2, np.finfo(float).tiny)
+    above = np.maximum(spread.values[..., :k] ** 2, np.finfo(float).tiny)
     outside = spread.power * noise / above
     mean = inside.sum(axis=-1) + outside
     square = (inside**2).sum(axis=-1) + outside**2 / max(spread.codimension, 1)
