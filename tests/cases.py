@@ -44,6 +44,8 @@ METHODS = {
     "st-adaptive": (bf.BrockettFlow((3, 2, 1)), K),
     "st-decay": (bf.BrockettFlow((3, 2, 1), bf.Decay(5.0, 500.0)), K),
     "grassmann": (bf.BrockettFlow(), K),
+    "tracker-full": (bf.EigenTracker(), N),
+    "tracker-leading": (bf.EigenTracker(K), K),
     "brockett-square": (bf.BrockettFlow(tuple(range(N, 0, -1))), N),
 }
 

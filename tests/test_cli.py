@@ -13,9 +13,11 @@ def test_demo_shows_errors_and_writes_its_plot(tmp_path, capsys):
     assert str(out) in shown
     assert out.read_bytes().startswith(b"\x89PNG")
     rows = {line.split("  ")[0]: line.split() for line in shown.splitlines() if "   " in line}
-    ours = float(rows["bracketflow: BrockettFlow"][-1])
-    oja = float(rows["raw Oja + QR"][-1])
-    assert ours < 0.1 * oja
+    tracker, flow, oja = (
+        float(rows[name][-1])
+        for name in ("bracketflow: EigenTracker", "bracketflow: BrockettFlow", "raw Oja + QR")
+    )
+    assert tracker < flow < 0.1 * oja
 
 
 def test_version_and_unknown_commands(capsys):

@@ -15,6 +15,7 @@ from bracketflow.driver import Method, Monitor, run
 from bracketflow.flows import BrockettFlow
 from bracketflow.geometry import random_basis, subspace_error
 from bracketflow.monitor import Recorder
+from bracketflow.tracker import EigenTracker
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ def scene(n: int = 60, k: int = 3, steps: int = 600, seed: int = 0) -> Scene:
 
 
 CONTENDERS: dict[str, Method] = {
+    "bracketflow: EigenTracker": EigenTracker(),
     "bracketflow: BrockettFlow": BrockettFlow(weights=(3, 2, 1)),
     "raw Oja + QR": QROja(),
 }
@@ -74,7 +76,9 @@ def draw(problem: Scene, recorders: dict[str, Recorder], path: Path) -> None:
         raise ImportError("the plot needs matplotlib: pip install 'bracketflow[cli]'") from None
     figure = Figure(figsize=(8, 5.5), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
-    for (name, recorder), colour in zip(recorders.items(), ("#0b6e4f", "#c1440e"), strict=True):
+    for (name, recorder), colour in zip(
+        recorders.items(), ("#1f5fb0", "#0b6e4f", "#c1440e"), strict=True
+    ):
         upper.semilogy(recorder.column("step"), recorder.column("error"), label=name, color=colour)
     upper.set_ylabel("subspace error")
     upper.set_title("Same observations, same start: who sees the background?")

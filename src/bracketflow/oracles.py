@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from math import inf
 from typing import Any
 
@@ -60,6 +60,11 @@ class Operator:
         """(n, n); n is None for a callable whose size is taken from the basis."""
         return (self.n, self.n)
 
+    def derived(self, **changes: Any) -> Operator:
+        """A plain operator like this one but for `changes`; its products go through this one."""
+        parts = {field.name: getattr(self, field.name) for field in fields(Operator)}
+        return Operator(**{**parts, "product": self.__matmul__, **changes})
+
     def __matmul__(self, block: Array) -> Array:
         """Y = C X, checked for shape, array library and dtype."""
         if self.n is not None and block.shape[-2] != self.n:
@@ -110,7 +115,7 @@ def as_operator(x: Any, n: int | None = None, *, static: bool = False) -> Operat
         Allow several products on this one observation (a fixed matrix).
     """
     if isinstance(x, Operator):
-        return x if x.static or not static else replace(x, static=True)
+        return x if x.static or not static else x.derived(static=True)
     weight = _weight_of(x)
     if isinstance(x, list | tuple):
         x = np.asarray(x)
@@ -226,7 +231,7 @@ def shifted(op: Any, alpha: Scalar) -> Operator:
             level = float(alpha)
         return inner_operator @ block + level * block
 
-    return replace(inner_operator, product=product)
+    return inner_operator.derived(product=product)
 
 
 @dataclass(eq=False)
@@ -244,9 +249,8 @@ class Counted(Operator):
 
 def counted(op: Any) -> Counted:
     """`op` with counters `.matvecs` and `.products`: the one object that changes when used."""
-    inner_operator = as_operator(op)
-    parts = {field.name: getattr(inner_operator, field.name) for field in fields(Operator)}
-    return Counted(**{**parts, "product": inner_operator.__matmul__})
+    plain = as_operator(op).derived()
+    return Counted(**{field.name: getattr(plain, field.name) for field in fields(Operator)})
 
 
 # The centred probe ------------------------------------------------------------------------------

@@ -36,18 +36,23 @@ def decompose(
         raise ValueError("A is a callable of unknown size: pass bf.as_operator(A, n)")
     method = EigenTracker()
     state = method.init(_start(operator, operator.n, k, rng))
-    stop = [_ritz_residual_below(tol), steps_at_most(max_steps)]
+    stop = [_ritz_residual_below(method, tol), steps_at_most(max_steps)]
     result = run(method, itertools.repeat(operator), state, stop=stop)
     rotate = not result.probe.is_square
     result = read_off(result.probe, result.state, result.status, rotate=rotate)
     return _reoriented(result, which)
 
 
-def _ritz_residual_below(tol: float) -> Stop:
-    """`residual_below`, but for the columns as `decompose` returns them: turned by eigh(H)."""
+def _ritz_residual_below(method: EigenTracker, tol: float) -> Stop:
+    """`residual_below` for the columns as `decompose` returns them: turned by eigh(H).
+
+    Not before the tracker has looked for further copies of repeated eigenvalues.
+    """
     tol = tolerance(tol)
 
     def rule(state: State, probe: Probe) -> Any:
+        if method.in_doubt(state):
+            return None
         if probe.is_square:
             return residual_status(state, probe, probe.residuals, tol)
         _, turn = namespace(probe.rayleigh).linalg.eigh(probe.rayleigh)
@@ -101,7 +106,7 @@ def _oriented(x: Any, which: str) -> Operator:
     operator = as_operator(x)
     if which == "largest":
         return operator
-    return replace(operator, product=lambda block: -(operator @ block))
+    return operator.derived(product=lambda block: -(operator @ block))
 
 
 def _reoriented(result: Result, which: str) -> Result:

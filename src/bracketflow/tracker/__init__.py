@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from bracketflow.core import Array, Probe, State, whole_number
+from bracketflow.core import Array, Probe, State, diagonal, namespace, to_host, whole_number
 from bracketflow.geometry import initial_state
 from bracketflow.tracker import full, leading
 from bracketflow.tracker.full import newton_angles
-from bracketflow.tracker.reading import Reading, read
+from bracketflow.tracker.reading import Reading, eigenvalues, read
 
 __all__ = ["EigenTracker", "Reading", "newton_angles"]
 
@@ -67,7 +67,22 @@ class EigenTracker:
         square = state.basis.shape[-1] == state.basis.shape[-2]
         method: Any = full if square else leading
         following, probe = method.step(operator, state, self.forget)
-        return following, probe
+        order = np.argsort(-eigenvalues(following), axis=-1, kind="stable")
+        return following._replace(order=order), probe
+
+    def in_doubt(self, state: State) -> bool:
+        """Whether a repeated eigenvalue of a static operator is still being looked for."""
+        n, k = state.basis.shape[-2:]
+        return k < n and state.basis.ndim == 2 and leading.in_doubt(state.memory)
+
+    def eigenvalues(self, state: State, probe: Probe) -> Array:
+        """The averaged eigenvalues, one a column, with the last background."""
+        if np.min(state.steps) == 0:  # nothing averaged yet
+            return diagonal(probe.rayleigh) + probe.background[..., None]
+        values: Any = eigenvalues(state).astype(to_host(probe.background).dtype)
+        if not isinstance(state.basis, np.ndarray):
+            values = namespace(state.basis).asarray(values, device=state.basis.device)
+        return values + probe.background[..., None]
 
     def read(self, state: State, coverage: float = 0.95) -> Reading:
         """Eigenvalues, error bars that hold with probability `coverage`, order and events."""

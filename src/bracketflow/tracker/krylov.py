@@ -117,7 +117,8 @@ def _multiplied(
 
 
 def _rounding(seen: Probe) -> Any:
-    return to_host(seen.rounding + 16 * epsilon(seen.basis) * seen.extent)
+    # An eighth of the bound that serves to refuse: noise as small as that must still be seen.
+    return to_host(seen.rounding / 8 + 16 * epsilon(seen.basis) * seen.extent)
 
 
 def _slack(span: Span) -> Any:
@@ -214,9 +215,10 @@ def _next_block(operator: Operator, basis: Array, span: Span, whole: Array) -> B
     if not span.turn.shape[-1]:
         return Block(basis, span.columns.mT @ basis, span.pending.mT @ basis, whole)
     residual = span.coupling.mT @ span.turn
-    if to_host(frobenius_squared(residual)) <= _floor(span) ** 2:
+    doubted = bool(span.doubts > 0 and span.pending.shape[-1])
+    if not doubted and to_host(frobenius_squared(residual)) <= _floor(span) ** 2:
         return Block(basis, span.turn, 0 * residual, whole)
-    if span.doubts > 0:
+    if doubted:
         fresh = identity_like(span.pending.mT @ span.pending)[:, -1:]
     else:
         width = 1 if operator.static else (k + 1) // 2
@@ -243,14 +245,14 @@ def _doubted(span: Span, spare: Array) -> Span:
     A single chain sees one vector of a repeated eigenvalue; another chain finds the next. There
     are new rounds until one has brought nothing.
     """
-    if span.doubts > 0:
+    if span.doubts > 0 and span.pending.shape[-1]:
         return span._replace(doubts=span.doubts - 1)
-    captured = to_host(inner(span.turn, span.rayleigh @ span.turn))
-    near = DOUBTED_AT * to_host(frobenius_squared(span.rayleigh)) ** 0.5
-    settled = to_host(frobenius_squared(span.coupling.mT @ span.turn)) <= near**2
-    used = int(span.rounds)
-    if not settled or captured <= span.captured + near or used >= spare.shape[-1]:
+    span = span._replace(doubts=np.int64(0))
+    if not in_doubt(span, spare):
         return span
+    if sum(span.columns.shape[-1:] + span.pending.shape[-1:]) >= len(spare):
+        return span._replace(doubts=np.int64(span.pending.shape[-1]))
+    used = int(span.rounds)
     column = _apart(spare[:, used : used + 1], span.columns, span.pending)
     column = column / frobenius_squared(column) ** 0.5
     column = _apart(column, span.columns, span.pending)
@@ -260,8 +262,28 @@ def _doubted(span: Span, spare: Array) -> Span:
         coupling=xp.concat([span.coupling, 0 * span.columns[:1].mT], axis=-1),
         doubts=np.int64(DOUBTS),
         rounds=span.rounds + 1,
-        captured=captured,
+        captured=_captured(span),
     )
+
+
+def _captured(span: Span) -> Any:
+    """Sum of the leading Ritz values."""
+    return to_host(inner(span.turn, span.rayleigh @ span.turn))
+
+
+def in_doubt(span: Span, spare: Array) -> bool:
+    """Whether a chain that looks for repeated eigenvalues is under way or still due."""
+    n, m = span.columns.shape
+    if span.doubts > 0 and span.pending.shape[-1]:
+        return True
+    if m + span.pending.shape[-1] >= n:
+        return bool(span.pending.shape[-1])  # the last directions there are
+    if not span.turn.shape[-1]:
+        return False
+    near = DOUBTED_AT * to_host(frobenius_squared(span.rayleigh)) ** 0.5
+    settled = to_host(frobenius_squared(span.coupling.mT @ span.turn)) <= near**2
+    more = _captured(span) > span.captured + near
+    return bool(settled and more and int(span.rounds) < spare.shape[-1])
 
 
 def _shift(seen: Probe, block: Block, span: Span, static: bool) -> tuple[Any, Array]:

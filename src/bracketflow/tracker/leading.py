@@ -57,6 +57,14 @@ def step(operator: Any, state: State, forget: float | None) -> tuple[State, Prob
     return advance(state, probe, basis, Leading(after, span, steady)), probe
 
 
+def in_doubt(memory: Any) -> bool:
+    """Whether the span of a static operator still looks for repeated eigenvalues."""
+    mean, span, steady = memory
+    return bool(steady >= STEADY) and krylov.in_doubt(
+        krylov.Span(*span), average.restored(mean).extra
+    )
+
+
 def _moving(basis: Array, mean: average.Mean, span: krylov.Span) -> tuple[Array, Leading]:
     """The signal has moved: start a mean from the basis, with the next Ritz vectors beside it."""
     xp = namespace(basis)
@@ -73,5 +81,5 @@ def _steadier(steady: Any, probe: Probe, before: Array, after: Array) -> Any:
     if after.ndim > 2:
         return steady
     change = to_host(frobenius_squared(after - before)) ** 0.5
-    slack = to_host(probe.rounding + 64 * epsilon(after) * probe.extent)
+    slack = to_host(probe.rounding / 8 + 64 * epsilon(after) * probe.extent)
     return np.int64(steady + 1 if change <= slack else 0)

@@ -46,10 +46,8 @@ def read(state: State, coverage: float) -> Reading:
     """The reading of a state; see `EigenTracker.read`."""
     if not 0 < coverage < 1:
         raise ValueError(f"coverage must be between 0 and 1, got {coverage!r}")
-    square = state.basis.shape[-1] == state.basis.shape[-2]
-    spread = _of_frame(state) if square else _of_leading(state)
-    k = state.basis.shape[-1]
-    values = spread.values[..., :k] - spread.values[..., :k].mean(axis=-1, keepdims=True)
+    spread, values = _spread(state), eigenvalues(state)
+    k = values.shape[-1]
     noise = np.asarray(spread.gain.noise)[..., None]
     own = np.diagonal(spread.variance, axis1=-2, axis2=-1)
     return Reading(
@@ -61,6 +59,17 @@ def read(state: State, coverage: float) -> Reading:
         np.asarray(spread.alarm.jumps),
         np.asarray(spread.alarm.jumped_at),
     )
+
+
+def eigenvalues(state: State) -> np.ndarray:
+    """The averaged eigenvalues of the columns, less their mean."""
+    values = _spread(state).values[..., : state.basis.shape[-1]]
+    return np.asarray(values - values.mean(axis=-1, keepdims=True))
+
+
+def _spread(state: State) -> _Spread:
+    square = state.basis.shape[-1] == state.basis.shape[-2]
+    return _of_frame(state) if square else _of_leading(state)
 
 
 def _of_frame(state: State) -> _Spread:
