@@ -4,6 +4,8 @@
     python benchmarks/certificates.py full       the full basis, over 1,000 runs
     python benchmarks/certificates.py leading    the leading k, from Haar starts
     python benchmarks/certificates.py placed     the leading k, half started beside the answer
+    python benchmarks/certificates.py tracker    the full basis, by EigenTracker
+    python benchmarks/certificates.py decomposed the flag of `decompose`
 
 Every run is stopped at several points, its certificate is read, and `numpy.linalg.eigh` of the
 clean matrix is the judge. Of the full-basis runs half start anywhere, half at a known distance
@@ -73,7 +75,18 @@ class Full:
     not_recognised: int = 0
 
 
-def full_basis(count=18, sizes=(5, 8, 12, 20, 30), steps=600, seed=0):
+def tracker(count=12, sizes=(5, 12, 30, 60), steps=6, seed=5):
+    """The full basis again, followed by EigenTracker, which is there after one step."""
+    return full_basis(count, sizes, steps, seed, method=bf.EigenTracker())
+
+
+def full_basis(
+    count=18,
+    sizes=(5, 8, 12, 20, 30),
+    steps=600,
+    seed=0,
+    method=bf.DoubleBracketFlow(bf.Adaptive()),  # noqa: B008 (a frozen configuration)
+):
     rng, tally = np.random.default_rng(seed), Full()
     for n, dtype in itertools.product(sizes, (np.float64, np.float32)):
         signal, values, truth = problems(rng, n, count)
@@ -81,8 +94,7 @@ def full_basis(count=18, sizes=(5, 8, 12, 20, 30), steps=600, seed=0):
         stack = (signal + BACKGROUNDS[:, None, None, None] * np.eye(n)).astype(dtype)
         start = starts(rng, truth, stack.shape[:2]).astype(dtype)
         tally.runs += stack.shape[0] * stack.shape[1]
-        flow = bf.DoubleBracketFlow(bf.Adaptive())
-        for state, probe in stopped(flow, stack, start, steps):
+        for state, probe in stopped(method, stack, start, steps):
             certificate = bf.certify(state, probe)
             error = bf.basis_error(state.basis, truth)
             # Truly converged: small residuals, vectors right to √tol, and a gap wide enough that
@@ -162,8 +174,43 @@ def judge_leading(tally, state, probe, values, vectors):
     tally.falsely += (c.converged & wrong).sum()
 
 
+@dataclass
+class Decomposed:
+    runs: int = 0
+    said_converged: int = 0
+    wrong_eigenvalues: int = 0
+    angles_violated: int = 0
+
+
+def decomposed(draws=4, sizes=(20, 60, 200), ranks=(1, 2, 4, 8)):
+    """`decompose` of the leading k: flag against eigenvalues, certificate against vectors."""
+    tally = Decomposed()
+    for n, k, level, seed in itertools.product(sizes, ranks, BACKGROUNDS, range(draws)):
+        signal, values, vectors = problems(np.random.default_rng([seed, n, k]), n, 1)
+        result = bf.decompose(signal[0] + level * np.eye(n), k, rng=seed)
+        certificate = bf.certify(result.state, result.probe)
+        top, expected = vectors[0][:, :k], values[0, :k] + level
+        sines = np.linalg.norm(
+            result.eigenvectors - np.sum(result.eigenvectors * top, axis=0) * top, axis=0
+        )
+        assumed = values[0, k] + level <= certificate.unseen
+        # A converged residual of 1e-8 · spread and the rounding of the products, both generous.
+        off = np.abs(result.eigenvalues - expected).max() > 1e-6 * n + 1e-12 * level
+        tally.runs += 1
+        tally.said_converged += result.converged
+        tally.wrong_eigenvalues += bool(result.converged and off)
+        tally.angles_violated += bool(assumed and (sines > certificate.angles).any())
+    return tally
+
+
 if __name__ == "__main__":
-    points = {"full": full_basis, "leading": leading, "placed": placed}
+    points = {
+        "full": full_basis,
+        "tracker": tracker,
+        "leading": leading,
+        "placed": placed,
+        "decomposed": decomposed,
+    }
     for name in sys.argv[1:] or points:
         tally = points[name]()
         print(name)

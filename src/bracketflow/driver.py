@@ -20,6 +20,7 @@ from bracketflow.core import (
     namespace,
     whole_number,
 )
+from bracketflow.geometry import taken, upright
 from bracketflow.stopping import Stop, as_answer
 
 Monitor = Callable[[State, Probe], None]
@@ -275,9 +276,9 @@ def read_off(
         values = eigenvalues
     order = xp.flip(xp.argsort(values, axis=-1), axis=-1)
     return Result(
-        eigenvalues=_take(xp, values, order),
-        eigenvectors=_signed(_take(xp, vectors, order[..., None, :])),
-        residuals=_take(xp, probe.residuals, order),
+        eigenvalues=taken(values, order),
+        eigenvectors=upright(taken(vectors, order)),
+        residuals=taken(probe.residuals, order),
         background=probe.background,
         status=status,
         state=state,
@@ -300,17 +301,3 @@ def _turned(probe: Probe, turn: Array) -> Probe:
 def column_norms(matrix: Array) -> Array:
     """Euclidean norms of the columns, (..., k)."""
     return namespace(matrix).linalg.vector_norm(matrix, axis=-2)
-
-
-def _take(xp: Any, array: Array, order: Array) -> Array:
-    return xp.take_along_axis(
-        array, xp.broadcast_to(order, (*array.shape[:-1], order.shape[-1])), axis=-1
-    )
-
-
-def _signed(vectors: Array) -> Array:
-    """Columns with their largest entry positive."""
-    xp = namespace(vectors)
-    largest = xp.argmax(abs(vectors), axis=-2)[..., None, :]
-    top = xp.take_along_axis(vectors, largest, axis=-2)
-    return vectors * xp.where(top < 0, -xp.ones_like(top), xp.ones_like(top))

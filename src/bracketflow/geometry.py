@@ -211,6 +211,31 @@ def _describe(value: Any) -> str:
     return f"shape {tuple(shape)}" if shape is not None else repr(value)
 
 
+# Columns ----------------------------------------------------------------------------------------
+
+
+def signs(vectors: Array) -> Array:
+    """±1 a column that makes its largest entry positive, which rounding does not change."""
+    xp = namespace(vectors)
+    largest = xp.argmax(abs(vectors), axis=-2)[..., None, :]
+    top = xp.take_along_axis(vectors, largest, axis=-2)[..., 0, :]
+    return xp.where(top < 0, -xp.ones_like(top), xp.ones_like(top))
+
+
+def upright(vectors: Array) -> Array:
+    """Columns with their largest entry positive."""
+    return contiguous(vectors * signs(vectors)[..., None, :])
+
+
+def taken(array: Array, order: Array) -> Array:
+    """Columns (entries of the last axis) in this order."""
+    xp = namespace(array)
+    index = order if array.ndim == order.ndim else order[..., None, :]
+    return xp.take_along_axis(
+        array, xp.broadcast_to(index, (*array.shape[:-1], order.shape[-1])), axis=-1
+    )
+
+
 # Distances --------------------------------------------------------------------------------------
 
 

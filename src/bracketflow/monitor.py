@@ -155,8 +155,7 @@ def _flattened(record: Record) -> list[tuple[str, Any]]:
 class Progress:
     """A progress bar with rate and time left (extra `cli`); use it as a context manager.
 
-    >>> with Progress(total=500) as progress:  # doctest: +SKIP
-    ...     run(method, stream, state, monitors=[progress])
+    For example ``with Progress(500) as bar: run(method, stream, state, monitors=[bar])``.
     """
 
     def __init__(self, total: int | None = None, label: str = "tracking"):

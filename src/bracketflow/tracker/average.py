@@ -15,6 +15,7 @@ from bracketflow.core import (
     Array,
     Probe,
     State,
+    contiguous,
     diagonal,
     epsilon,
     frobenius_squared,
@@ -23,7 +24,7 @@ from bracketflow.core import (
     namespace,
     to_host,
 )
-from bracketflow.geometry import random_basis
+from bracketflow.geometry import random_basis, taken, upright
 from bracketflow.oracles import Operator, observe
 from bracketflow.tracker.gain import (
     CAUTIOUS_STEPS,
@@ -39,7 +40,7 @@ from bracketflow.tracker.gain import (
     start_gain,
     where_members,
 )
-from bracketflow.tracker.identity import contiguous, continued, taken, upright
+from bracketflow.tracker.identity import continued
 
 OVERSAMPLING = 3  # extra columns for each one asked for
 DEFECT = 32  # of XᵀX, in roundings, that is taken off

@@ -23,7 +23,7 @@ from bracketflow.core import (
     off_diagonal,
     to_host,
 )
-from bracketflow.geometry import cayley
+from bracketflow.geometry import cayley, taken, upright
 from bracketflow.oracles import advance, as_operator, observe
 from bracketflow.tracker.gain import (
     Alarm,
@@ -39,7 +39,7 @@ from bracketflow.tracker.gain import (
     start_gain,
     where_members,
 )
-from bracketflow.tracker.identity import continued, taken, upright
+from bracketflow.tracker.identity import continued
 
 LARGE_TURN = 0.3  # ‖K‖_F from which one eigh beats many small turns
 SMALL_TURN = 2.0  # ‖K²‖_F in units of eps^(1/3): beyond it the series of the turn is too short

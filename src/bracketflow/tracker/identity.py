@@ -33,30 +33,3 @@ def continued(overlap: Array, count: int, *, settled: bool) -> tuple[Array | Non
         sign = xp.asarray(sign, device=overlap.device)
         order = xp.asarray(order, device=overlap.device)
     return (order if moved.any() else None), sign
-
-
-def signs(vectors: Array) -> Array:
-    """±1 a column that makes its largest entry positive, which rounding does not change."""
-    xp = namespace(vectors)
-    largest = xp.argmax(abs(vectors), axis=-2)[..., None, :]
-    top = xp.take_along_axis(vectors, largest, axis=-2)[..., 0, :]
-    return xp.where(top < 0, -xp.ones_like(top), xp.ones_like(top))
-
-
-def upright(vectors: Array) -> Array:
-    """Columns with their largest entry positive."""
-    return contiguous(vectors * signs(vectors)[..., None, :])
-
-
-def taken(array: Array, order: Array) -> Array:
-    """Columns (entries of the last axis) in this order."""
-    xp = namespace(array)
-    index = order if array.ndim == order.ndim else order[..., None, :]
-    return xp.take_along_axis(
-        array, xp.broadcast_to(index, (*array.shape[:-1], order.shape[-1])), axis=-1
-    )
-
-
-def contiguous(array: Array) -> Array:
-    """C-ordered, so that resuming is bit for bit."""
-    return np.ascontiguousarray(array) if isinstance(array, np.ndarray) else array.contiguous()

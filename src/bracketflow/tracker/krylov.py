@@ -16,6 +16,7 @@ from bracketflow.core import (
     Array,
     Probe,
     State,
+    contiguous,
     epsilon,
     frobenius_squared,
     identity_like,
@@ -23,9 +24,10 @@ from bracketflow.core import (
     namespace,
     to_host,
 )
+from bracketflow.geometry import signs, taken, upright
 from bracketflow.oracles import Operator, centre, observe
 from bracketflow.tracker.gain import CAUTIOUS_STEPS
-from bracketflow.tracker.identity import contiguous, continued, signs, taken, upright
+from bracketflow.tracker.identity import continued
 
 LARGEST = 16  # columns of S beyond 4k at which it is condensed
 CONDENSED = 4  # to so many beyond 2k
