@@ -139,7 +139,7 @@ def _leading(drift: float, n: int = 300) -> Any:
                     level = own.uniform(0, 1e4)
                     return np.asarray((q * values) @ (q.T @ block) + level * block)
 
-                yield as_operator(product, n, static=not drift), None
+                yield as_operator(product, n), None
 
         start = random_basis(n, k, rng=rng)
         return Problem(
