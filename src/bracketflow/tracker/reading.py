@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bracketflow.core import Array, State, to_host
+from bracketflow.core import Array, State, diagonal, to_host
 from bracketflow.tracker import average, full, krylov
 from bracketflow.tracker.gain import Alarm, Gain
 
@@ -63,8 +63,23 @@ def read(state: State, coverage: float) -> Reading:
 
 def eigenvalues(state: State) -> np.ndarray:
     """The averaged eigenvalues of the columns, less their mean."""
-    values = _spread(state).values[..., : state.basis.shape[-1]]
+    k = state.basis.shape[-1]
+    values = (_frame_values if k == state.basis.shape[-2] else _leading_values)(state)[..., :k]
     return np.asarray(values - values.mean(axis=-1, keepdims=True))
+
+
+def _frame_values(state: State) -> np.ndarray:
+    mean = full.restored(state.memory).mean
+    return to_host(diagonal(mean)).astype(float)
+
+
+def _leading_values(state: State) -> np.ndarray:
+    mean, span, _ = state.memory
+    values = to_host(average.restored(mean).values).astype(float)
+    span = krylov.Span(*span)
+    if span.turn.shape[-1]:
+        values[..., : state.basis.shape[-1]] = to_host(krylov.ritz_values(span))
+    return values
 
 
 def _spread(state: State) -> _Spread:
@@ -74,18 +89,14 @@ def _spread(state: State) -> _Spread:
 
 def _of_frame(state: State) -> _Spread:
     frame = full.restored(state.memory)
-    values = np.diagonal(to_host(frame.mean), axis1=-2, axis2=-1).astype(float)
+    values = _frame_values(state)
     variance = to_host(frame.variance).astype(float)
     return _Spread(values, variance, 0 * values, 1, frame.gain, frame.alarm)
 
 
 def _of_leading(state: State) -> _Spread:
-    mean, span, _ = state.memory
-    mean, span = average.restored(mean), krylov.Span(*span)
-    n, k = state.basis.shape[-2:]
-    values = to_host(mean.values).astype(float)
-    if span.turn.shape[-1]:
-        values[..., :k] = to_host(krylov.ritz_values(span))
+    mean = average.restored(state.memory[0])
+    n, values = state.basis.shape[-2], _leading_values(state)
     variance, power = to_host(mean.variance).astype(float), to_host(mean.power).astype(float)
     return _Spread(values, variance, power, n - values.shape[-1], mean.gain, mean.alarm)
 
