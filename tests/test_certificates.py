@@ -14,33 +14,7 @@ from bracketflow.certificates import certify_record, rounding_bound
 from bracketflow.core import State
 from bracketflow.oracles import observe
 from cases import noise, symmetric
-
-BACKGROUNDS = np.array([0.0, 1.0, 1e3, 1e6, 1e9, 1e12])
-
-
-def tight_problems(rng, n, count):
-    """Eigenvalues about n … 1; every third matrix has a pair 1e-9 to 1e-2 of the spread apart."""
-    values = np.arange(n, 0, -1.0) + rng.uniform(-0.3, 0.3, (count, n))
-    for i in range(0, count, 3):
-        j = rng.integers(n - 1)
-        values[i, j + 1] = values[i, j] - n * 10 ** rng.uniform(-9, -2)
-    values = np.sort(values, axis=-1)[:, ::-1]
-    q = bf.random_basis(n, rng=rng, ensemble=(count,))
-    signal = (q * values[:, None, :]) @ q.mT
-    signal = 0.5 * (signal + signal.mT)
-    values, vectors = np.linalg.eigh(signal)
-    return signal, values[:, ::-1], vectors[..., ::-1]
-
-
-def beside(rng, truth, shape):
-    """Members at distances 10^U(−9, 0) from the truth, and every second anywhere."""
-    basis = bf.random_basis(*truth.shape[-2:], rng=rng, ensemble=shape)
-    for i, j in np.ndindex(shape):
-        if j % 2:
-            xi = rng.standard_normal((truth.shape[-2],) * 2)
-            size = 10 ** rng.uniform(-9, 0) / np.linalg.norm(xi - xi.T)
-            basis[i, j] = expm(size * (xi - xi.T)) @ truth[j]
-    return basis
+from certificates import BACKGROUNDS, problems, starts
 
 
 def stops(method, operators, start, steps):
@@ -53,9 +27,9 @@ def stops(method, operators, start, steps):
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("n", [5, 12, 30])
 def test_full_basis_is_never_falsely_called_converged(n, dtype, rng):
-    signal, _, truth = tight_problems(rng, n, 9)
+    signal, _, truth = problems(rng, n, 9)
     stack = (signal + BACKGROUNDS[:, None, None, None] * np.eye(n)).astype(dtype)
-    start = beside(rng, truth, stack.shape[:2]).astype(dtype)
+    start = starts(rng, truth, stack.shape[:2]).astype(dtype)
     said = 0
     for state, probe in stops(bf.DoubleBracketFlow(bf.Adaptive()), stack, start, 300):
         certificate = bf.certify(state, probe)
@@ -68,9 +42,9 @@ def test_full_basis_is_never_falsely_called_converged(n, dtype, rng):
 @pytest.mark.parametrize("told", [False, True])
 @pytest.mark.parametrize(("n", "k"), [(20, 1), (20, 3), (60, 8), (200, 4)])
 def test_leading_bounds_hold_whenever_their_assumption_does(n, k, told, rng):
-    signal, values, vectors = tight_problems(rng, n, 6)
+    signal, values, vectors = problems(rng, n, 6)
     stack = signal + BACKGROUNDS[:, None, None, None] * np.eye(n)
-    start = beside(rng, vectors[..., :k], stack.shape[:2])
+    start = starts(rng, vectors[..., :k], stack.shape[:2])
     given = 0
     for state, probe in stops(bf.BrockettFlow(tuple(range(k, 0, -1))), stack, start, 200):
         shifted = values + BACKGROUNDS[:, None, None]

@@ -1,9 +1,11 @@
 """The core's promises at quick size; `benchmarks/core.py` prints them in full."""
 
 import itertools
+import tracemalloc
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 import bracketflow as bf
 from cases import RETRACTIONS
@@ -53,6 +55,36 @@ def test_trajectory_differs_by_the_rounding_of_the_products_alone(name):
         worst = np.maximum(worst, np.linalg.norm(loud.basis - plain.basis, axis=(-2, -1)))
     units = worst / (EPS * levels[:, None] / CENTRED_NORM)
     assert units.max() <= 25
+
+
+def test_float32_keeps_what_the_digits_of_the_observations_hold():
+    signal, start = protocol(range(42, 47))
+    levels = np.array([1e3, 1e4, 1e6])[:, None, None, None]
+    observed = (signal + levels * np.eye(10)).astype(np.float32)
+    flow = bf.DoubleBracketFlow(0.1 / CENTRED_NORM**2)
+    state = flow.init(np.broadcast_to(start, observed.shape).astype(np.float32))
+    for _ in range(4000):
+        state, _ = flow.step(observed, state)
+
+    def f(basis):
+        h = basis.astype(float).mT @ signal @ basis.astype(float)
+        return 0.5 * np.sum((h - h * np.eye(10)) ** 2, axis=(-2, -1))
+
+    assert np.all(f(state.basis) <= 30 * f(np.linalg.eigh(observed)[1]))
+
+
+def test_step_on_a_large_sparse_operator_needs_a_few_blocks_and_no_square():
+    n, k = 20_000, 10
+    rng = np.random.default_rng(0)
+    half = sparse.random_array((n, n), density=10 / n, rng=rng, format="csr")
+    operator = half + half.T
+    flow = bf.BrockettFlow(tuple(range(k, 0, -1)))
+    state = flow.init(bf.random_basis(n, k, rng=rng))
+    tracemalloc.start()
+    flow.step(operator, state)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak <= 12 * 8 * n * k  # an n × n array would be 200 times as much
 
 
 def test_stiefel_trajectory_and_orthonormality():
