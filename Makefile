@@ -16,7 +16,7 @@ $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet "torch==2.13.0"
-	$(BIN)/python -m pip install --quiet -e ".[torch,sklearn,cli,dev]"
+	$(BIN)/python -m pip install --quiet -e ".[torch,sklearn,cli,files,dev]"
 	touch $@
 
 demo: $(STAMP)
