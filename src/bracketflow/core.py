@@ -98,6 +98,30 @@ def to_host(value: Scalar) -> np.ndarray:
     return np.asarray(value.detach().cpu())
 
 
+def select(mask: np.ndarray, chosen: Any, other: Any) -> Any:
+    """Member by member `chosen` where `mask` holds, `other` elsewhere, through nested tuples."""
+    if mask.all():
+        return chosen
+    if not mask.any():
+        return other
+    if isinstance(chosen, tuple):
+        parts = (select(mask, a, b) for a, b in zip(chosen, other, strict=True))
+        return type(chosen)(*parts) if hasattr(chosen, "_fields") else tuple(parts)
+    if chosen is None:
+        return None
+    return _select_array(mask, chosen, other)
+
+
+def _select_array(mask: np.ndarray, chosen: Any, other: Any) -> Any:
+    array = next((a for a in (chosen, other) if hasattr(a, "shape")), np.asarray(chosen))
+    xp = namespace(array) if not isinstance(array, np.generic) else np
+    rank = max(np.ndim(chosen), np.ndim(other))
+    wide = mask.reshape(mask.shape + (1,) * (rank - mask.ndim))
+    if xp is np:
+        return np.where(wide, chosen, other)
+    return xp.where(xp.asarray(wide, device=array.device), chosen, other)
+
+
 def whole_number(
     value: Any, name: str, *, at_least: int, at_most: int | None = None, limit: str = ""
 ) -> int:
@@ -166,6 +190,15 @@ class BadObservation(NamedTuple):
 
     step: int
     reason: str
+
+
+class Event(NamedTuple):
+    """Something a method noticed in the stream, or did to its columns, at a step."""
+
+    step: int
+    kind: str
+    """"outlier", "jump", "crossing" (two columns change rank) or "left" (one leaves the top k)."""
+    message: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -295,6 +328,9 @@ class Result:
     probe: Probe
     """The last probe, of the columns that `residuals` speak of: what `bf.certify` reads."""
     bad: tuple[BadObservation, ...] = ()
+    """Observations that were refused or held back, each with its step and reason."""
+    events: tuple[Event, ...] = ()
+    """What the method noticed on the way: outliers, jumps, crossings, columns that left."""
 
     @property
     def converged(self) -> Any:

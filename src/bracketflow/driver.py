@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Protocol
@@ -11,6 +12,7 @@ import numpy as np
 from bracketflow.core import (
     Array,
     BadObservation,
+    Event,
     ObservationError,
     Probe,
     Result,
@@ -18,6 +20,7 @@ from bracketflow.core import (
     Status,
     diagonal,
     namespace,
+    select,
     whole_number,
 )
 from bracketflow.geometry import taken, upright
@@ -25,6 +28,7 @@ from bracketflow.stopping import Stop, as_answer
 
 Monitor = Callable[[State, Probe], None]
 OnBad = Literal["raise", "skip"] | Callable[[BadObservation], None]
+EVENTS_KEPT = 10_000  # the latest, so that a run of weeks stays small
 
 
 class Method(Protocol):
@@ -105,14 +109,20 @@ def run(
     on_bad : "raise", "skip" or a function of a BadObservation
         What to do with a refused observation; with the last two it is counted in `Result.bad`,
         and `bad_limit` of them in a row end the run with TOO_MANY_BAD, or with NOT_SYMMETRIC when
-        that is what was wrong with all of them.
+        that is what was wrong with all of them. An outlier that the method itself held back is
+        counted there too, and never raised: the method has dealt with it.
     """
     rules, watchers = _as_tuple(stop), _as_tuple(monitors)
     bad = _BadLog(on_bad, bad_limit)
     ending = _Ending(state)
+    noticed = getattr(method, "events", None)
+    events: deque[Event] = deque(maxlen=EVENTS_KEPT)
     try:
         for current, probe, following in _walk(method, stream, state, bad, ending.settle):
             bad.in_a_row.clear()
+            for event in () if noticed is None else noticed(current, following):
+                events.append(event)
+                bad.note(event)
             for watch in watchers:
                 watch(current, probe)
             if ending.decide(rules, current, probe, following):
@@ -135,6 +145,7 @@ def run(
         rotate=rotate,
         eigenvalues=None if averaged is None else averaged(ending.state, ending.probe),
         bad=tuple(bad.log),
+        events=tuple(events),
     )
 
 
@@ -173,14 +184,21 @@ class _BadLog:
     def __call__(self, error: ObservationError, state: State) -> None:
         if self.on_bad == "raise":
             raise error
-        entry = BadObservation(int(np.max(state.steps)), str(error))
-        self.log.append(entry)
-        if callable(self.on_bad):
-            self.on_bad(entry)
+        self._enter(BadObservation(int(np.max(state.steps)), str(error)))
         self.in_a_row.append(error.reason)
         if len(self.in_a_row) >= self.limit:
             crooked = set(self.in_a_row) == {"not symmetric"}
             raise _TooManyBad(Status.NOT_SYMMETRIC if crooked else Status.TOO_MANY_BAD)
+
+    def note(self, event: Event) -> None:
+        """Enter an outlier that the method has held back."""
+        if event.kind == "outlier":
+            self._enter(BadObservation(event.step, event.message))
+
+    def _enter(self, entry: BadObservation) -> None:
+        self.log.append(entry)
+        if callable(self.on_bad):
+            self.on_bad(entry)
 
 
 class _Ending:
@@ -225,30 +243,6 @@ def _is_none(status: Any) -> Any:
     return np.asarray(status == np.asarray(None, dtype=object))
 
 
-def select(mask: np.ndarray, chosen: Any, other: Any) -> Any:
-    """Member by member `chosen` where `mask` holds, `other` elsewhere, through nested tuples."""
-    if mask.all():
-        return chosen
-    if not mask.any():
-        return other
-    if isinstance(chosen, tuple):
-        parts = (select(mask, a, b) for a, b in zip(chosen, other, strict=True))
-        return type(chosen)(*parts) if hasattr(chosen, "_fields") else tuple(parts)
-    if chosen is None:
-        return None
-    return _select_array(mask, chosen, other)
-
-
-def _select_array(mask: np.ndarray, chosen: Any, other: Any) -> Any:
-    array = next((a for a in (chosen, other) if hasattr(a, "shape")), np.asarray(chosen))
-    xp = namespace(array) if not isinstance(array, np.generic) else np
-    rank = max(np.ndim(chosen), np.ndim(other))
-    wide = mask.reshape(mask.shape + (1,) * (rank - mask.ndim))
-    if xp is np:
-        return np.where(wide, chosen, other)
-    return xp.where(xp.asarray(wide, device=array.device), chosen, other)
-
-
 # Results ----------------------------------------------------------------------------------------
 
 
@@ -260,6 +254,7 @@ def read_off(
     rotate: bool = False,
     eigenvalues: Array | None = None,
     bad: tuple[BadObservation, ...] = (),
+    events: tuple[Event, ...] = (),
 ) -> Result:
     """Result of a state and its probe: ordered, signed, background added to the eigenvalues.
 
@@ -284,6 +279,7 @@ def read_off(
         state=state,
         probe=probe,
         bad=bad,
+        events=events,
     )
 
 

@@ -7,9 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from bracketflow.core import Array, Probe, State, diagonal, namespace, to_host, whole_number
+from bracketflow.core import (
+    Array,
+    Event,
+    Probe,
+    State,
+    diagonal,
+    namespace,
+    select,
+    to_host,
+    whole_number,
+)
 from bracketflow.geometry import initial_state
 from bracketflow.tracker import full, leading
+from bracketflow.tracker.events import alarm_of, events
 from bracketflow.tracker.full import newton_angles
 from bracketflow.tracker.reading import Reading, eigenvalues, read
 
@@ -68,7 +79,20 @@ class EigenTracker:
         method: Any = full if square else leading
         following, probe = method.step(operator, state, self.forget)
         order = np.argsort(-eigenvalues(following), axis=-1, kind="stable")
-        return following._replace(order=order), probe
+        following = following._replace(order=order)
+        held = np.asarray(alarm_of(following).held) > 0
+        if held.any():  # no move was made, and nothing learned
+            kept = following._replace(steps=state.steps, seen=state.seen)
+            following = select(held, kept, following)
+        return following, probe
+
+    def events(self, before: State, after: State) -> tuple[Event, ...]:
+        """What the step from `before` to `after` noticed.
+
+        Outliers, which were held back and moved nothing; jumps; columns that exchanged ranks, and
+        columns whose vector has left the top k.
+        """
+        return events(before, after)
 
     def in_doubt(self, state: State) -> bool:
         """Whether a repeated eigenvalue of a static operator is still being looked for."""

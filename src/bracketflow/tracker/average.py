@@ -22,6 +22,7 @@ from bracketflow.core import (
     identity_like,
     inner,
     namespace,
+    select,
     to_host,
 )
 from bracketflow.geometry import random_basis, taken, upright
@@ -38,12 +39,12 @@ from bracketflow.tracker.gain import (
     per_member,
     quiet,
     start_gain,
-    where_members,
 )
 from bracketflow.tracker.identity import continued
 
 OVERSAMPLING = 3  # extra columns for each one asked for
 DEFECT = 32  # of XᵀX, in roundings, that is taken off
+APART = 0.2  # of its height: a gap below the top k at which a column cannot be leaving
 TURN_AT = 0.02  # part of the mean that must be new before the columns turn
 
 
@@ -69,6 +70,10 @@ class Mean(NamedTuple):
     carry: Any
     rounding: Any
     """The largest rounding of a product in `pending`."""
+    anchor: Array
+    """The k columns as they last stood apart from the others, written in the q columns of now."""
+    since: Any
+    """Step at which the vector in each of the k columns came in."""
     gain: Gain
     alarm: Alarm
 
@@ -95,6 +100,8 @@ def start(basis: Array, rng: Any) -> Mean:
         _nothing(xp.concat([basis, extra], axis=-1)),
         np.ones(ensemble),
         np.zeros(ensemble),
+        _places(values, k),
+        np.zeros((*ensemble, k), dtype=np.int64),
         start_gain(ensemble),
         quiet(ensemble, basis),
     )
@@ -114,6 +121,11 @@ def _nothing(columns: Array) -> Array:
     return columns[..., :0] if columns.ndim == 2 else 0 * columns
 
 
+def _places(values: Array, k: int) -> Array:
+    """The k columns in the frame of all q: [I 0]."""
+    return identity_like(values)[:k] + 0 * values[..., None, :]
+
+
 def forgotten(mean: Mean) -> Mean:
     """The columns alone, with nothing averaged in them."""
     return mean._replace(
@@ -121,6 +133,7 @@ def forgotten(mean: Mean) -> Mean:
         pending=_nothing(mean.pending),
         carry=np.ones_like(mean.carry),
         rounding=np.zeros_like(mean.carry),
+        anchor=_places(mean.values, mean.lean.shape[-1]),
         gain=start_gain(mean.gain.count.shape),
     )
 
@@ -155,16 +168,15 @@ def step(
     innovation = _innovation(state.basis, view, mean)
     size = to_host(frobenius_squared(innovation)) * operator.weight
     floor = (8 * view.rounding) ** 2 * operator.weight
-    held, jumped = heard(mean.alarm, mean.gain, size, innovation, floor)
+    verdict = heard(mean.alarm, mean.gain, size, innovation, floor)
     basis, memory = _absorbed(state, view, mean, innovation, g, operator.weight, forget)
     memory = memory._replace(alarm=listened(mean.alarm, mean.gain, size))
-    if held.any():
-        waiting = mean.alarm._replace(suspect=innovation, held=held)
-        kept = (state.basis, mean._replace(alarm=waiting))
-        basis, memory = where_members(held, kept, (basis, memory))
-    if jumped.any():
-        fresh = _reset(state, view, mean, operator.weight, forget)
-        basis, memory = where_members(jumped, fresh, (basis, memory))
+    if verdict is not None:
+        kept = (state.basis, mean._replace(alarm=verdict.waiting))
+        basis, memory = select(verdict.held, kept, (basis, memory))
+        if verdict.jumped.any():
+            fresh = _reset(state, view, mean, operator.weight, forget)
+            basis, memory = select(verdict.jumped, fresh, (basis, memory))
     return basis, probe, memory._replace(image=view.image)
 
 
@@ -252,9 +264,11 @@ def _turned(state: State, columns: Array, mean: Mean, k: int) -> tuple[Array, Me
     residual = _less(mean.pending, columns @ within)
     level, floor = unseen_level(diagonal(blend), k), per_member(mean.rounding, blend)
     values, inside, outside = _leading(blend, residual, level, floor)
+    settled = bool(np.max(state.steps) > CAUTIOUS_STEPS)
     if np.max(state.steps) > 0:
-        settled = bool(np.max(state.steps) > CAUTIOUS_STEPS)
         values, inside, outside = _identified(values, inside, outside, k, settled)
+    anchor, left = _followed(mean.anchor @ inside, values)
+    since = np.where(left & settled, np.asarray(state.steps)[..., None] + 1, mean.since)
     moved = columns @ inside
     moved += residual @ outside
     if np.max(state.steps) == 0:
@@ -270,7 +284,26 @@ def _turned(state: State, columns: Array, mean: Mean, k: int) -> tuple[Array, Me
         pending=_nothing(moved),
         carry=np.ones_like(mean.carry),
         rounding=np.zeros_like(mean.carry),
+        anchor=anchor,
+        since=since,
     )
+
+
+def _followed(anchor: Array, values: Array) -> tuple[Array, Any]:
+    """The anchor for the next turn, and which of its columns now lie outside the top k.
+
+    While a column's value is close to those below the top k, noise may turn it out of them little
+    by little; otherwise only a swap can.
+    """
+    xp = namespace(values)
+    k = anchor.shape[-2]
+    squares = anchor * anchor
+    left = xp.sum(squares[..., k:], axis=-1) > 0.5
+    height = values[..., :k] - unseen_level(values, k)[..., 0]
+    gap = values[..., :k] - xp.max(values[..., k:], axis=-1, keepdims=True)
+    lost = xp.sum(squares, axis=-1) < 0.5
+    renewed = left | lost | (gap > APART * height)
+    return xp.where(renewed[..., None], _places(values, k), anchor), to_host(left)
 
 
 def unseen_level(values: Array, k: int) -> Array:

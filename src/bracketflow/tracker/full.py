@@ -21,11 +21,13 @@ from bracketflow.core import (
     inner,
     namespace,
     off_diagonal,
+    select,
     to_host,
 )
 from bracketflow.geometry import cayley, taken, upright
 from bracketflow.oracles import advance, as_operator, observe
 from bracketflow.tracker.gain import (
+    JUMP,
     Alarm,
     Gain,
     after_jump,
@@ -37,7 +39,6 @@ from bracketflow.tracker.gain import (
     quiet,
     restarted,
     start_gain,
-    where_members,
 )
 from bracketflow.tracker.identity import continued
 
@@ -90,9 +91,7 @@ def _first(basis: Array, rayleigh: Array, frame: Frame, weight: float) -> tuple[
     xp = namespace(basis)
     values, turn = xp.linalg.eigh(rayleigh)
     values, turn = xp.flip(values, axis=-1), upright(xp.flip(turn, axis=-1))
-    det = xp.linalg.det(turn)[..., None]
-    last = xp.where(det < 0, -turn[..., -1], turn[..., -1])
-    turn = xp.concat([turn[..., :-1], last[..., None]], axis=-1)
+    turn = _proper(turn)
     mean = values[..., None] * identity_like(rayleigh)
     return basis @ turn, frame._replace(mean=mean, gain=restarted(weight, 1, frame.gain))
 
@@ -103,16 +102,16 @@ def _next(
     innovation = probe.rayleigh - frame.mean
     square = innovation * innovation
     size, floor = _loudness(square, frame, probe, weight)
-    held, jumped = heard(frame.alarm, frame.gain, size, innovation, floor)
+    verdict = heard(frame.alarm, frame.gain, size, innovation, floor)
     basis, memory = _absorbed(state, innovation, square, frame, weight, forget)
     memory = memory._replace(alarm=listened(frame.alarm, frame.gain, size))
-    if held.any():
-        waiting = frame.alarm._replace(suspect=innovation, held=held)
-        kept = (state.basis, frame._replace(alarm=waiting))
-        basis, memory = where_members(held, kept, (basis, memory))
-    if jumped.any():
-        fresh = _reset(state, innovation, frame, weight)
-        basis, memory = where_members(jumped, fresh, (basis, memory))
+    if verdict is None:
+        return basis, memory
+    kept = (state.basis, frame._replace(alarm=verdict.waiting))
+    basis, memory = select(verdict.held, kept, (basis, memory))
+    if verdict.jumped.any():
+        fresh = _reset(state, verdict.waiting, frame, weight)
+        basis, memory = select(verdict.jumped, fresh, (basis, memory))
     return basis, memory
 
 
@@ -200,8 +199,8 @@ def _turned(state: State, mean: Array, angles: Array, worth: Any) -> tuple[Array
     else:
         visible = bool(second.max() > 16 * mean.shape[-1] * epsilon(mean))
         moved = _by_series(state, mean, angles, square, visible)
-        moved = moved if exact is None else where_members(small, moved, exact)
-    return where_members(turns, moved, (state.basis, mean))  # type: ignore[no-any-return]
+        moved = moved if exact is None else select(small, moved, exact)
+    return select(turns, moved, (state.basis, mean))  # type: ignore[no-any-return]
 
 
 def _by_series(
@@ -228,7 +227,7 @@ def _by_series(
 def _exactly(basis: Array, mean: Array, angles: Array, large: np.ndarray) -> tuple[Array, Array]:
     turn = cayley(namespace(mean).zeros_like(mean) + identity_like(mean), angles)
     if large.any():
-        turn = where_members(large, _matched(mean), turn)
+        turn = select(large, _matched(mean), turn)
     mean = turn.mT @ mean @ turn
     return basis @ turn, 0.5 * (mean + mean.mT)
 
@@ -238,24 +237,32 @@ def _matched(mean: Array) -> Array:
     turn = namespace(mean).linalg.eigh(mean)[1]
     order, sign = continued(turn, turn.shape[-1], settled=True)
     turn = turn if order is None else taken(turn, order)
-    return turn * sign[..., None, :]
+    return _proper(turn * sign[..., None, :])
 
 
-def _reset(state: State, innovation: Array, frame: Frame, weight: float) -> tuple[Array, Frame]:
-    """The eigenbasis of the two observations since a jump; columns keep their rank and sign."""
-    xp = namespace(innovation)
-    since = frame.mean + 0.5 * (innovation + frame.alarm.suspect)
+def _reset(state: State, alarm: Alarm, frame: Frame, weight: float) -> tuple[Array, Frame]:
+    """The eigenbasis of the observations since a jump; columns keep their rank and sign."""
+    xp = namespace(frame.mean)
     rank = xp.argsort(xp.argsort(diagonal(frame.mean), axis=-1), axis=-1)
-    values, turn = xp.linalg.eigh(since)
+    values, turn = xp.linalg.eigh(frame.mean + alarm.suspect)
     values, turn = taken(values, rank), taken(turn, rank)
     sign = xp.where(diagonal(turn) < 0, -xp.ones_like(values), xp.ones_like(values))
-    identity = identity_like(innovation)
+    identity = identity_like(frame.mean)
     mean_variance = xp.mean(frame.variance, axis=(-2, -1), keepdims=True)
     # The noise does not jump with the signal, but its entries belong to the old frame.
-    return state.basis @ (turn * sign[..., None, :]), Frame(
+    return state.basis @ _proper(turn * sign[..., None, :]), Frame(
         values[..., None] * identity,
         mean_variance + 0 * identity,
-        0 * innovation,
-        restarted(weight, 2, frame.gain),
+        0 * frame.mean,
+        restarted(weight, JUMP, frame.gain),
         after_jump(frame.alarm, state.steps),
     )
+
+
+def _proper(turn: Array) -> Array:
+    """`turn` of determinant 1: where it is −1, the column least like the old one is reversed."""
+    xp = namespace(turn)
+    weakest = xp.argmin(abs(diagonal(turn)), axis=-1, keepdims=True)
+    columns = xp.arange(turn.shape[-1], device=None if xp is np else turn.device)
+    wrong = (xp.linalg.det(turn) < 0)[..., None] & (columns == weakest)
+    return xp.where(wrong[..., None, :], -turn, turn)

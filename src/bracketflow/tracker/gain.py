@@ -16,7 +16,10 @@ WINDOW = 4.0  # evidence is kept for this many memory lengths
 PATIENCE = 1.0  # growth of the memory at zero evidence, in weights of an observation
 LAGGING = 3.0  # standard errors of evidence at which the memory is halved
 LOUD = 9.0  # times the usual size of an innovation: a jump or an outlier
-AGREE = 0.5  # cosine of two loud innovations in a row that makes them a jump
+STARTLING = 1e4  # the same times n, for the first few: columns that turn see more, by √n at most
+AGREE = 0.5  # cosine above which loud innovations point the same way
+JUMP = 3  # of those in a row are a jump
+GIVE_UP = 10  # loud ones in a row, however they point, are what is usual now
 
 
 class Gain(NamedTuple):
@@ -89,40 +92,62 @@ def restarted(weight: float, count: int, like: Gain) -> Gain:
 
 
 class Alarm(NamedTuple):
-    """Watch for jumps: two loud innovations in a row that point the same way."""
+    """Watch for observations that deviate: one is an outlier, three alike in a row are a jump."""
 
     usual: Any
     """Running mean square of the innovations' sizes."""
     suspect: Array
-    """The last innovation where it was loud; zero elsewhere."""
+    """Mean of the last loud innovations that point the same way; zero elsewhere."""
+    alike: Any
+    """How many those are."""
     held: Any
-    """Whether the last observation was loud and held back."""
+    """Loud observations held back in a row, up to the last one."""
     jumps: Any
     """Jumps found so far."""
     jumped_at: Any
     """Step of the last of them, −1 for none."""
 
 
+class Verdict(NamedTuple):
+    """What to do with an observation, member by member; absorb it where neither holds."""
+
+    held: np.ndarray
+    jumped: np.ndarray
+    waiting: Alarm
+    """The alarm where it was held back, and what the jump is made of where it jumped."""
+
+
 def quiet(ensemble: tuple[int, ...], like: Array) -> Alarm:
-    """No jump seen."""
+    """No deviation seen."""
     none = np.zeros(ensemble, dtype=np.int64)
-    return Alarm(np.zeros(ensemble), 0 * like, none > 0, none, none - 1)
+    return Alarm(np.zeros(ensemble), 0 * like, none, none, none, none - 1)
 
 
-def heard(
-    alarm: Alarm, gain: Gain, size: Any, innovation: Array, floor: Any
-) -> tuple[np.ndarray, np.ndarray]:
-    """Members to hold back, and members that have jumped, from the size of the innovation."""
+def heard(alarm: Alarm, gain: Gain, size: Any, innovation: Array, floor: Any) -> Verdict | None:
+    """The verdict on a loud innovation; None, the usual case, when no member is loud.
+
+    Loud ones that never agree are noise that has grown: from GIVE_UP in a row on they are absorbed.
+    """
     size = to_host(size)
-    loud = (size > LOUD * np.sqrt(alarm.usual)) & (size > floor) & (gain.count > CAUTIOUS_STEPS)
-    jumped = loud & alarm.held & (agreement(innovation, alarm) > AGREE)
-    return loud & ~jumped & ~alarm.held, jumped
+    limit = np.where(gain.count > CAUTIOUS_STEPS, LOUD, STARTLING * innovation.shape[-2])
+    loud = (size > limit * np.sqrt(alarm.usual)) & (size > floor) & (alarm.usual > 0)
+    if not loud.any():
+        return None
+    agrees = agreement(innovation, alarm) > AGREE
+    alike = np.where(loud, np.where(agrees, alarm.alike, 0) + 1, 0)
+    jumped = alike >= JUMP
+    share = per_member(1 / np.maximum(alike, 1), innovation)
+    mean = per_member(agrees, innovation) * alarm.suspect
+    waiting = alarm._replace(
+        suspect=mean + share * (innovation - mean), alike=alike, held=alarm.held + loud
+    )
+    return Verdict(loud & ~jumped & (alarm.held < GIVE_UP), jumped, waiting)
 
 
 def agreement(innovation: Array, alarm: Alarm) -> Any:
     """Cosine between an innovation and the suspect; 0 where none is held."""
-    if not alarm.held.any():
-        return np.zeros(alarm.held.shape)
+    if not np.any(alarm.alike):
+        return np.zeros(alarm.alike.shape)
     norms = frobenius_squared(innovation) * frobenius_squared(alarm.suspect)
     floor = np.finfo(np.float64).tiny
     return to_host(inner(innovation, alarm.suspect)) / np.sqrt(to_host(norms) + floor)
@@ -132,17 +157,21 @@ def listened(alarm: Alarm, gain: Gain, size: Any) -> Alarm:
     """Alarm after an innovation that was absorbed."""
     rate = np.where(gain.count > CAUTIOUS_STEPS, 0.02, 1.0)
     usual = alarm.usual + rate * (to_host(size) ** 2 - alarm.usual)
-    return alarm._replace(usual=usual, suspect=0 * alarm.suspect, held=np.zeros_like(alarm.held))
+    return calmed(alarm)._replace(usual=usual)
+
+
+def calmed(alarm: Alarm) -> Alarm:
+    """Alarm with nothing held back."""
+    if not np.any(alarm.held):
+        return alarm
+    none = np.zeros_like(alarm.held)
+    return alarm._replace(suspect=0 * alarm.suspect, alike=none, held=none)
 
 
 def after_jump(alarm: Alarm, steps: Any) -> Alarm:
     """Alarm with a jump at this step in its books."""
-    return alarm._replace(
-        suspect=0 * alarm.suspect,
-        held=np.zeros_like(alarm.held),
-        jumps=alarm.jumps + 1,
-        jumped_at=np.zeros_like(alarm.jumps) + steps,
-    )
+    jumped_at = np.zeros_like(alarm.jumps) + steps
+    return calmed(alarm)._replace(jumps=alarm.jumps + 1, jumped_at=jumped_at)
 
 
 def per_member(value: Scalar, like: Array) -> Array:
@@ -151,19 +180,3 @@ def per_member(value: Scalar, like: Array) -> Array:
         return np.asarray(value, dtype=like.dtype)[..., None, None]
     xp = namespace(like)
     return xp.asarray(value, dtype=like.dtype, device=like.device)[..., None, None]
-
-
-def where_members(mask: np.ndarray, chosen: Any, other: Any) -> Any:
-    """Member by member `chosen` where `mask` holds, `other` elsewhere, through nested tuples."""
-    if mask.all():
-        return chosen
-    if not mask.any():
-        return other
-    if isinstance(chosen, tuple):
-        parts = [where_members(mask, a, b) for a, b in zip(chosen, other, strict=True)]
-        return type(chosen)(*parts) if hasattr(chosen, "_fields") else tuple(parts)
-    wide = mask.reshape(mask.shape + (1,) * (chosen.ndim - mask.ndim))
-    if isinstance(chosen, np.ndarray | np.generic):
-        return np.where(wide, chosen, other)
-    xp = namespace(chosen)
-    return xp.where(xp.asarray(wide, device=chosen.device), chosen, other)

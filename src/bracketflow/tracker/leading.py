@@ -18,8 +18,10 @@ from bracketflow.core import (
 )
 from bracketflow.oracles import advance, as_operator
 from bracketflow.tracker import average, krylov
+from bracketflow.tracker.gain import after_jump, calmed
 
 STEADY = 2  # products of the reference that must agree before the signal is taken to stand still
+ESTABLISHED = STEADY + 3  # from then on a single one that disagrees is an outlier
 
 
 class Leading(NamedTuple):
@@ -46,11 +48,15 @@ def step(operator: Any, state: State, forget: float | None) -> tuple[State, Prob
     mean, span, steady = state.memory
     mean, span = average.restored(mean), krylov.Span(*span)
     if np.max(steady) >= STEADY:
-        basis, probe, span = krylov.step(operator, state, span, mean.extra)
-        if basis is None:
-            basis, memory = _moving(state.basis, mean, span)
+        basis, probe, longer = krylov.step(operator, state, span, mean.extra)
+        if basis is not None:
+            calm = mean._replace(alarm=calmed(mean.alarm))
+            memory = Leading(calm, longer, np.minimum(steady + 1, ESTABLISHED))
+        elif steady == ESTABLISHED and not mean.alarm.held:
+            waiting = mean.alarm._replace(held=mean.alarm.held + 1)
+            basis, memory = state.basis, Leading(mean._replace(alarm=waiting), span, steady)
         else:
-            memory = Leading(mean, span, steady)
+            basis, memory = _moving(state, mean, longer)
         return advance(state, probe, basis, memory), probe
     basis, probe, after = average.step(operator, state, mean, forget)
     steady = _steadier(steady, probe, mean.image, after.image)
@@ -65,14 +71,16 @@ def in_doubt(memory: Any) -> bool:
     )
 
 
-def _moving(basis: Array, mean: average.Mean, span: krylov.Span) -> tuple[Array, Leading]:
+def _moving(state: State, mean: average.Mean, span: krylov.Span) -> tuple[Array, Leading]:
     """The signal has moved: start a mean from the basis, with the next Ritz vectors beside it."""
+    basis = state.basis
     xp = namespace(basis)
     basis = basis + 0.5 * (basis @ (identity_like(basis) - basis.mT @ basis))
     k, p = basis.shape[-1], mean.extra.shape[-1]
     others = span.columns @ krylov.leading_vectors(span, k + p)[:, k:]
     extra = average.filled(basis, xp.concat([others, mean.extra], axis=-1)[:, :p])
-    fresh = average.forgotten(mean._replace(extra=extra))
+    alarm = after_jump(mean.alarm, state.steps) if mean.alarm.held else mean.alarm
+    fresh = average.forgotten(mean._replace(extra=extra, alarm=alarm))
     return basis, Leading(fresh, krylov.start(basis), np.int64(0))
 
 
