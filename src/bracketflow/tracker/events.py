@@ -41,12 +41,10 @@ def events(before: State, after: State) -> tuple[Event, ...]:
 
 def _began(state: State) -> np.ndarray:
     """Step at which the vector in each column came in; nothing leaves a full basis."""
-    square = state.basis.shape[-1] == state.basis.shape[-2]
-    return (
-        np.zeros(state.basis.shape[:-2] + (1,))
-        if square
-        else np.asarray(average.restored(state.memory[0]).since)
-    )
+    *ensemble, n, k = state.basis.shape
+    if k == n:
+        return np.zeros((*ensemble, 1))
+    return np.asarray(average.restored(state.memory[0]).since)
 
 
 def _of_member(
