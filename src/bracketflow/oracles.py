@@ -84,6 +84,7 @@ class Operator:
 
 
 def _conform(image: Array, block: Array) -> Array:
+    """`image` with the shape and dtype of `block`, plain, and free of any graph; or refused."""
     if isinstance(image, np.ndarray) != isinstance(block, np.ndarray):
         raise ObservationError(
             "wrong type",
@@ -97,8 +98,18 @@ def _conform(image: Array, block: Array) -> Array:
             f"{tuple(block.shape)}: it must map (..., n, k) to the same shape "
             "(for an ensemble, stack the basis too)",
         )
+    if isinstance(image, np.ndarray) and type(image) is not np.ndarray:
+        image = np.asarray(_unmasked(image, "product"))  # matrices multiply in their own way
     if image.dtype == block.dtype:
-        return image
+        # A graph kept from step to step would grow without end.
+        return image.detach() if getattr(image, "requires_grad", False) else image
+    real = image.dtype.kind in "fiub" if isinstance(image, np.ndarray) else not image.is_complex()
+    if not real:
+        raise ObservationError(
+            "wrong type",
+            f"the operator returned numbers of {image.dtype} for a basis of {block.dtype}: "
+            "it must map real columns to real ones",
+        )
     return namespace(block).astype(image, block.dtype)
 
 
@@ -121,9 +132,10 @@ def as_operator(x: Any, n: int | None = None, *, static: bool = False) -> Operat
         x = np.asarray(x)
     if hasattr(x, "shape") and hasattr(x, "__matmul__"):
         matrix = _real(np.asarray(x) if isinstance(x, np.matrix) else x, "operator")
+        known = isinstance(matrix, np.ndarray) or sparse.issparse(matrix) or hasattr(matrix, "mT")
         return Operator(
             _square(matrix),
-            lambda block: matrix @ block,
+            lambda block: matrix @ (block if known else _copied(block)),
             weight=weight,
             static=static,
             stacks=not (sparse.issparse(x) or isinstance(x, LinearOperator)),
@@ -132,11 +144,27 @@ def as_operator(x: Any, n: int | None = None, *, static: bool = False) -> Operat
         )
     if callable(x):
         size = None if n is None else whole_number(n, "n", at_least=1)
-        return Operator(size, x, weight=weight, static=static)
+        return Operator(size, lambda block: x(_copied(block)), weight=weight, static=static)
     raise TypeError(
         f"operator must be an array, a sparse matrix, a LinearOperator, a callable or an object "
         f"with `shape` and `@`, got {type(x).__name__}"
     )
+
+
+def as_observation(x: Any) -> Operator:
+    """`as_operator(x)` for one observation of a stream: refused where it is no operator."""
+    try:
+        return as_operator(x)
+    except MemoryError:
+        raise
+    except Exception as error:
+        reason = "wrong type" if isinstance(error, TypeError) else "wrong shape"
+        raise ObservationError(reason, str(error)) from error
+
+
+def _copied(block: Array) -> Array:
+    """A copy for a stranger's code, which may write into it."""
+    return block.copy() if isinstance(block, np.ndarray) else block.clone()
 
 
 def _example(matrix: Any) -> Array | None:
@@ -154,7 +182,11 @@ def _example(matrix: Any) -> Array | None:
 
 def _weight_of(x: Any) -> float:
     weight = getattr(x, "weight", 1.0)
-    return float(weight) if isinstance(weight, int | float | np.number) else 1.0
+    if not isinstance(weight, int | float | np.number):
+        return 1.0
+    if not 0 < weight < inf:
+        raise ValueError(f"weight must be a positive finite number, got {weight!r}")
+    return float(weight)
 
 
 def _square(matrix: Any) -> int:
@@ -169,6 +201,7 @@ def _square(matrix: Any) -> int:
 
 def _real(matrix: Any, name: str) -> Any:
     """`matrix` with integers and booleans made float64; complex and object entries raise."""
+    matrix = _unmasked(matrix, name)
     dtype = getattr(matrix, "dtype", None)
     if dtype is None:
         return matrix
@@ -188,6 +221,15 @@ def _real(matrix: Any, name: str) -> Any:
     if not getattr(dtype, "is_floating_point", True):
         return matrix.double()
     return matrix
+
+
+def _unmasked(array: Any, name: str) -> Any:
+    """`array`, or its data where nothing is masked; masked entries would count as zeros."""
+    if not np.ma.isMaskedArray(array):
+        return array
+    if np.ma.is_masked(array):
+        raise ValueError(f"{name} has masked entries: fill them, or leave the rows out")
+    return np.asarray(array)
 
 
 def gram(batch: Any) -> Operator:
@@ -266,8 +308,8 @@ def observe(operator: Any, state: State) -> Probe:
         the spread of all H seen so far. Nothing has changed then.
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        probe, asymmetry = centre(state.basis, _product(operator, state.basis))
-        _refuse_bad(probe, asymmetry, state.seen)
+        probe, asymmetry = centre(state.basis, multiplied(operator, state.basis))
+        refuse_bad(probe, asymmetry, state.seen)
     return probe
 
 
@@ -276,11 +318,12 @@ def lyapunov(basis: Array, A: Any) -> Any:
     return observe(A, State(basis)).lyapunov
 
 
-def _product(operator: Any, basis: Array) -> Array:
+def multiplied(operator: Any, basis: Array) -> Array:
+    """C X; whatever the operator raises is a bad observation."""
     operator = as_operator(operator)
     try:
         return operator @ basis
-    except ObservationError:
+    except (ObservationError, MemoryError):
         raise
     except Exception as error:
         raise ObservationError(
@@ -299,7 +342,17 @@ def centre(basis: Array, image: Array) -> tuple[Probe, Array]:
 
 
 def advance(state: State, probe: Probe, basis: Array, memory: Any = None) -> State:
-    """State after the move to `basis`: one step and the probe's products more."""
+    """State after the move to `basis`: one step and the probe's products more.
+
+    A move that overflowed is refused: the observation was far too large for the step.
+    """
+    finite = frobenius_squared(basis) < inf
+    if not every_member(finite):
+        raise ObservationError(
+            "non-finite",
+            "the move that it asks for overflows: check the data, or take a shorter step",
+            _members(~finite),
+        )
     return State(
         contiguous(basis),
         state.steps + 1,
@@ -322,7 +375,8 @@ def _seen_after(state: State, probe: Probe) -> Scalar:
     return namespace(probe.basis).where(grown, extent, 0 * extent + state.seen)
 
 
-def _refuse_bad(probe: Probe, asymmetry: Array, seen: Scalar) -> None:
+def refuse_bad(probe: Probe, asymmetry: Array, seen: Scalar) -> None:
+    """Raise where H, or what of it is not symmetric, is not what a usable product gives."""
     eps = epsilon(probe.basis)
     size, skew = probe.size, frobenius_squared(asymmetry) ** 0.5
     level = abs(probe.background)

@@ -1,8 +1,10 @@
 """The leading k columns of a signal that moves or is noisy: a running mean, seen through q columns.
 
-The mean is kept as X Λ Xᵀ on q = k + p columns. One observation adds g(XHXᵀ + RXᵀ + XRᵀ); the next
-X are the leading eigenvectors of the sum in span[X, R], where all that was never seen counts as a
-level between the bulk (the Rayleigh quotient of a fixed random column) and the lowest Λ.
+The mean M is kept as X Λ Xᵀ on q = k + p columns, at the level of the bulk, which is the Rayleigh
+quotient of a fixed random column. An observation adds to its image, Z = (1 − g)XΛ + gCX, and the
+next X and Λ are the singular vectors and values of Z: M becomes (ZZᵀ)^½, a smooth map in which
+differences die out. (Leading eigenvectors of M would cut through the bulk, where there is no gap,
+and let every rounding grow.) To first order X moves by RΛ⁻¹: Newton's step for a flat bulk.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from bracketflow.core import (
     to_host,
 )
 from bracketflow.geometry import random_basis, taken, upright
-from bracketflow.oracles import Operator, observe
+from bracketflow.oracles import Operator, multiplied, refuse_bad
 from bracketflow.tracker.gain import (
     CAUTIOUS_STEPS,
     Alarm,
@@ -44,6 +46,8 @@ from bracketflow.tracker.identity import continued
 
 OVERSAMPLING = 3  # extra columns for each one asked for
 DEFECT = 32  # of XᵀX, in roundings, that is taken off
+SOUND = 64  # condition of ZᵀZ up to which U is orthonormal to rounding
+LEAST = 1e-3  # of the spread: the least that Λ is raised above zero
 APART = 0.2  # of its height: a gap below the top k at which a column cannot be leaving
 TURN_AT = 0.02  # part of the mean that must be new before the columns turn
 
@@ -59,6 +63,8 @@ class Mean(NamedTuple):
     """The reference's last image, less its part along the reference."""
     values: Array
     """Λ of all q columns, above the level of the reference."""
+    ritz: Array
+    """Averaged eigenvalues of the k columns, at that level: without the noise that is in Λ."""
     variance: Array
     """Variance of the entries of H, k × q, for an observation of weight 1."""
     power: Array
@@ -68,8 +74,6 @@ class Mean(NamedTuple):
     pending: Array
     """The mean is carry · XΛXᵀ and this image of X, which came in since the columns turned."""
     carry: Any
-    rounding: Any
-    """The largest rounding of a product in `pending`."""
     anchor: Array
     """The k columns as they last stood apart from the others, written in the q columns of now."""
     since: Any
@@ -94,12 +98,12 @@ def start(basis: Array, rng: Any) -> Mean:
         random[..., -1:],
         0 * random[..., -1:],
         values,
+        values[..., :k],
         values[..., None, :] + 0 * basis[..., 0, :, None],
         0 * basis[..., 0, :],
         0 * basis,
         _nothing(xp.concat([basis, extra], axis=-1)),
         np.ones(ensemble),
-        np.zeros(ensemble),
         _places(values, k),
         np.zeros((*ensemble, k), dtype=np.int64),
         start_gain(ensemble),
@@ -132,7 +136,6 @@ def forgotten(mean: Mean) -> Mean:
         lean=0 * mean.lean,
         pending=_nothing(mean.pending),
         carry=np.ones_like(mean.carry),
-        rounding=np.zeros_like(mean.carry),
         anchor=_places(mean.values, mean.lean.shape[-1]),
         gain=start_gain(mean.gain.count.shape),
     )
@@ -145,14 +148,15 @@ def restored(memory: Any) -> Mean:
 
 
 class View(NamedTuple):
-    """One block product on [X, z], centred at the Rayleigh quotient of z."""
+    """One block product on [X, z], at the level of z, its Rayleigh quotient."""
 
     columns: Array
-    centred: Array
-    rayleigh: Array
-    residual: Array
-    """R of the k columns."""
     image: Array
+    """(C − level)X of all q columns."""
+    rayleigh: Array
+    """Xᵀ(C − level)X of the k columns, q × k."""
+    reference: Array
+    """(C − level)z."""
     rounding: Any
 
 
@@ -160,51 +164,60 @@ def step(
     operator: Operator, state: State, mean: Mean, forget: float | None
 ) -> tuple[Array, Probe, Mean]:
     """One observation of all q columns and the reference: basis, probe and memory."""
-    k = state.basis.shape[-1]
-    block = namespace(state.basis).concat([state.basis, mean.extra, mean.reference], axis=-1)
-    whole = observe(operator, State(block, seen=state.seen))
-    probe, view = _of_columns(whole, state.basis), _view(whole, k)
-    g = fraction(mean.gain, operator.weight)
+    probe, view = _looked(operator, state, mean)
+    weight = operator.weight
     innovation = _innovation(state.basis, view, mean)
-    size = to_host(frobenius_squared(innovation)) * operator.weight
-    floor = (8 * view.rounding) ** 2 * operator.weight
+    size = to_host(frobenius_squared(innovation)) * weight
+    floor = (8 * view.rounding) ** 2 * weight
     verdict = heard(mean.alarm, mean.gain, size, innovation, floor)
-    basis, memory = _absorbed(state, view, mean, innovation, g, operator.weight, forget)
+    g = fraction(mean.gain, weight)
+    basis, memory = _absorbed(state, view, mean, innovation, g, weight, forget)
     memory = memory._replace(alarm=listened(mean.alarm, mean.gain, size))
     if verdict is not None:
         kept = (state.basis, mean._replace(alarm=verdict.waiting))
         basis, memory = select(verdict.held, kept, (basis, memory))
         if verdict.jumped.any():
-            fresh = _reset(state, view, mean, operator.weight, forget)
+            fresh = _reset(state, view, mean, weight, forget)
             basis, memory = select(verdict.jumped, fresh, (basis, memory))
-    return basis, probe, memory._replace(image=view.image)
+    return basis, probe, memory._replace(image=view.reference)
+
+
+def _looked(operator: Operator, state: State, mean: Mean) -> tuple[Probe, View]:
+    """The step's one product: the probe of the k columns, and the view of all."""
+    xp = namespace(state.basis)
+    basis, k = state.basis, state.basis.shape[-1]
+    block = xp.concat([basis, mean.extra, mean.reference], axis=-1)
+    columns, reference = block[..., :-1], block[..., -1:]
+    with np.errstate(over="ignore", invalid="ignore"):
+        product = multiplied(operator, block)
+        level = inner(reference, product[..., -1:]) / frobenius_squared(reference)
+        wide = level[..., None, None]
+        image = _less(product[..., :-1], wide * columns)
+        compressed, mirrored = columns.mT @ image[..., :k], image.mT @ basis
+        rayleigh = 0.5 * (compressed + mirrored)
+        whole = Probe(block, image, level, rayleigh, block.shape[-1])
+        refuse_bad(whole, compressed - rayleigh, state.seen)
+    return _of_columns(whole, basis), View(
+        columns,
+        image,
+        rayleigh,
+        product[..., -1:] - wide * reference,
+        to_host(whole.rounding + 64 * epsilon(columns) * whole.size),
+    )
 
 
 def _of_columns(whole: Probe, basis: Array) -> Probe:
     """The probe of the first k columns, centred at their own level."""
     k = basis.shape[-1]
-    rayleigh = whole.rayleigh[..., :k, :k]
-    above = namespace(basis).sum(diagonal(rayleigh), axis=-1) / k
+    rayleigh = whole.rayleigh[..., :k, :]
+    above = namespace(basis).mean(diagonal(rayleigh), axis=-1)
     wide = above[..., None, None]
     return Probe(
         basis,
         whole.centred[..., :k] - wide * basis,
         whole.background + above,
-        rayleigh - wide * identity_like(rayleigh),
+        0.5 * (rayleigh + rayleigh.mT) - wide * identity_like(rayleigh),
         whole.matvecs,
-    )
-
-
-def _view(whole: Probe, k: int) -> View:
-    columns, reference = whole.basis[..., :-1], whole.basis[..., -1:]
-    rayleigh, level = whole.rayleigh[..., :-1, :-1], whole.rayleigh[..., -1:, -1:]
-    return View(
-        columns,
-        _less(whole.centred[..., :-1], level * columns),
-        rayleigh - level * identity_like(rayleigh),
-        _less(whole.centred[..., :k], columns @ rayleigh[..., :k]),
-        whole.centred[..., -1:] - level * reference,
-        to_host(whole.rounding + 64 * epsilon(columns) * whole.size),
     )
 
 
@@ -229,64 +242,98 @@ def _absorbed(
     The columns turn when enough has come in; until then their images add up exactly.
     """
     share = per_member(g, view.rayleigh)
-    k = state.basis.shape[-1]
-    pending = share * view.centred
+    pending = share * view.image
     if mean.pending.shape[-1]:
         pending += (1 - share) * mean.pending
     carry = (1 - g) * mean.carry
-    move = _move(view, innovation, mean)
-    rounding = np.maximum(mean.rounding, view.rounding / 4)
-    doubt = _doubt(move, mean.lean, view.columns.shape)
-    gain = learned(mean.gain, weight, inner(move, mean.lean), doubt, forget)
+    move = _move(state.basis, innovation, mean)
+    gain = learned(mean.gain, weight, inner(move, mean.lean), _doubt(move, mean.lean), forget)
     variance, power = _noise(view, mean, weight, share)
     move -= mean.lean
     move *= share
     move += mean.lean
     memory = mean._replace(
-        rounding=rounding,
-        pending=pending,
-        carry=carry,
-        variance=variance,
-        power=power,
-        lean=move,
-        gain=gain,
+        pending=pending, carry=carry, variance=variance, power=power, lean=move, gain=gain
     )
     if np.min(carry) > 1 - TURN_AT:
         return state.basis, memory
-    return _turned(state, view.columns, memory, k)
+    return _turned(state, view.columns, memory)
 
 
-def _turned(state: State, columns: Array, mean: Mean, k: int) -> tuple[Array, Mean]:
-    """The columns turned to the leading eigenvectors of the mean."""
-    within = columns.mT @ mean.pending
-    carried = per_member(mean.carry, within) * (mean.values[..., None] * identity_like(within))
-    blend = carried + 0.5 * (within + within.mT)
-    residual = _less(mean.pending, columns @ within)
-    level, floor = unseen_level(diagonal(blend), k), per_member(mean.rounding, blend)
-    values, inside, outside = _leading(blend, residual, level, floor)
+def _turned(state: State, columns: Array, mean: Mean) -> tuple[Array, Mean]:
+    """The columns turned to the left singular vectors of the mean's image."""
+    k = state.basis.shape[-1]
+    kept = per_member(mean.carry, columns)[..., 0] * mean.values
+    image = columns * kept[..., None, :]
+    image += mean.pending
+    within = columns.mT @ image
+    level = _lowest(within)
+    image -= level * columns
+    within = within - level * identity_like(within)
+    values, turn, ritz = _singular(within, image, k)
+    inside = within @ turn
     settled = bool(np.max(state.steps) > CAUTIOUS_STEPS)
     if np.max(state.steps) > 0:
-        values, inside, outside = _identified(values, inside, outside, k, settled)
+        values, ritz, inside, turn = _identified(values, ritz, inside, turn, settled)
     anchor, left = _followed(mean.anchor @ inside, values)
     since = np.where(left & settled, np.asarray(state.steps)[..., None] + 1, mean.since)
-    moved = columns @ inside
-    moved += residual @ outside
+    moved = image @ turn
     if np.max(state.steps) == 0:
         moved = upright(moved)
-    # A residual is as orthogonal to X as X is orthonormal, and shorter: defects would grow.
-    defect = identity_like(blend) - moved.mT @ moved
-    if to_host(frobenius_squared(defect)).max() > (DEFECT * epsilon(moved)) ** 2 * k:
-        moved += moved @ (0.5 * defect)
+    if (to_host(values).max(axis=-1) ** 2 > SOUND * to_host(values).min(axis=-1) ** 2).any():
+        moved = _polished(moved)
     return contiguous(moved[..., :k]), mean._replace(
         extra=contiguous(moved[..., k:]),
-        values=values,
+        values=values + level[..., 0],
+        ritz=ritz + level[..., 0],
         lean=mean.lean @ inside[..., :k, :k],
         pending=_nothing(moved),
         carry=np.ones_like(mean.carry),
-        rounding=np.zeros_like(mean.carry),
         anchor=anchor,
         since=since,
     )
+
+
+def _lowest(within: Array) -> Array:
+    """μ ≤ 0 with XᵀMX − μ positive: where M falls below the bulk, its image must keep its sign."""
+    xp = namespace(within)
+    values = xp.linalg.eigvalsh(0.5 * (within + within.mT))
+    tiny = float(xp.finfo(within.dtype).smallest_normal) ** 0.5
+    margin = LEAST * (values[..., -1:] - values[..., :1]) + tiny
+    lowest = xp.where(values[..., :1] < 0, values[..., :1], 0 * values[..., :1])
+    return (lowest - margin)[..., None]
+
+
+def _singular(within: Array, image: Array, k: int) -> tuple[Array, Array, Array]:
+    """Σ and T, descending, with ZT = U of Z = UΣVᵀ, and the Ritz values of M in the leading k.
+
+    `within` is A = XᵀZ, Z = XA + R; M is taken to vanish outside of span[X, R], so that
+    ZᵀMZ = A ZᵀZ + RᵀR A.
+    """
+    xp = namespace(image)
+    gram = image.mT @ image
+    squares, vectors = xp.linalg.eigh(gram)
+    squares, vectors = xp.flip(squares, axis=-1), xp.flip(vectors, axis=-1)
+    least = squares[..., :1] * (epsilon(image) * image.shape[-1])
+    values = xp.sqrt(xp.where(squares > least, squares, least))
+    turn = vectors / values[..., None, :]
+    symmetric = 0.5 * (within + within.mT)
+    leading = turn[..., :k]
+    outside = gram - symmetric @ symmetric
+    mapped = symmetric @ (gram @ leading) + outside @ (symmetric @ leading)
+    return values, turn, xp.sum(leading * mapped, axis=-2)
+
+
+def _polished(columns: Array) -> Array:
+    """Nearly orthonormal `columns`, made so to rounding: X(3 − XᵀX)/2."""
+    for _ in range(4):
+        defect = identity_like(columns) - columns.mT @ columns
+        if to_host(frobenius_squared(defect)).max() <= (DEFECT * epsilon(columns)) ** 2 * len(
+            defect
+        ):
+            break
+        columns = columns + columns @ (0.5 * defect)
+    return columns
 
 
 def _followed(anchor: Array, values: Array) -> tuple[Array, Any]:
@@ -299,76 +346,29 @@ def _followed(anchor: Array, values: Array) -> tuple[Array, Any]:
     k = anchor.shape[-2]
     squares = anchor * anchor
     left = xp.sum(squares[..., k:], axis=-1) > 0.5
-    height = values[..., :k] - unseen_level(values, k)[..., 0]
     gap = values[..., :k] - xp.max(values[..., k:], axis=-1, keepdims=True)
     lost = xp.sum(squares, axis=-1) < 0.5
-    renewed = left | lost | (gap > APART * height)
+    renewed = left | lost | (gap > APART * values[..., :k])
     return xp.where(renewed[..., None], _places(values, k), anchor), to_host(left)
 
 
-def unseen_level(values: Array, k: int) -> Array:
-    """Half-way from the bulk (0) to the lower half of the extra columns."""
-    xp = namespace(values)
-    values = xp.sort(values, axis=-1)
-    lower = max((values.shape[-1] - k) // 2, 1)
-    return 0.5 * xp.mean(values[..., :lower], axis=-1)[..., None, None]
-
-
-def _leading(
-    blend: Array, residual: Array, level: Array, floor: Array
-) -> tuple[Array, Array, Array]:
-    """Leading eigenpairs, descending, of the mean in span[X, R]: Λ, and V, W with X′ = XV + RW."""
-    xp = namespace(blend)
-    q = blend.shape[-1]
-    coupling, to_unit, active = _factor(residual, floor)
-    rest = xp.where(active, level[..., 0], _below(blend, coupling))
-    upper = xp.concat([blend, coupling.mT], axis=-1)
-    lower = xp.concat([coupling, rest[..., None] * identity_like(blend)], axis=-1)
-    values, vectors = xp.linalg.eigh(xp.concat([upper, lower], axis=-2))
-    values, vectors = xp.flip(values[..., q:], axis=-1), xp.flip(vectors[..., q:], axis=-1)
-    return values, vectors[..., :q, :], to_unit @ vectors[..., q:, :]
-
-
-def _factor(residual: Array, floor: Array) -> tuple[Array, Array, Array]:
-    """B and P with R = (RP)B and RP orthonormal, from RᵀR; and which columns of RP are not zero.
-
-    Columns are scaled first, for they shrink at very different rates as they converge; those
-    below `floor` are rounding and count as zero.
-    """
-    xp = namespace(residual)
-    gram = residual.mT @ residual
-    norms = xp.sqrt(diagonal(gram))
-    real = norms > floor[..., 0]
-    inverse = xp.where(real, 1 / xp.where(real, norms, 1.0), 0.0)
-    squares, vectors = xp.linalg.eigh(gram * inverse[..., None] * inverse[..., None, :])
-    active = squares > epsilon(residual) ** 0.5 * residual.shape[-1]
-    root = xp.sqrt(xp.where(active, squares, 1.0))
-    kept = xp.astype(active, residual.dtype)[..., None, :] * vectors
-    factor = (kept * root[..., None, :]).mT * norms[..., None, :]
-    return factor, inverse[..., None] * (kept / root[..., None, :]), active
-
-
-def _below(blend: Array, coupling: Array) -> Array:
-    """A level below every eigenvalue of the sum: for directions that do not exist."""
-    size = frobenius_squared(blend) ** 0.5 + frobenius_squared(coupling) ** 0.5
-    return -2 * size[..., None]
-
-
 def _identified(
-    values: Array, inside: Array, outside: Array, k: int, settled: bool
-) -> tuple[Array, Array, Array]:
+    values: Array, ritz: Array, inside: Array, turn: Array, settled: bool
+) -> tuple[Array, Array, Array, Array]:
     """The leading k in the places, and with the signs, of the columns they continue."""
+    k = ritz.shape[-1]
     order, sign = continued(inside[..., :k, :k], values.shape[-1], settled=settled)
     if order is not None:
-        values, inside, outside = (taken(part, order) for part in (values, inside, outside))
+        ritz = taken(ritz, order[..., :k])
+        values, inside, turn = (taken(part, order) for part in (values, inside, turn))
     sign = sign[..., None, :]
-    return values, inside * sign, outside * sign
+    return values, ritz, inside * sign, turn * sign
 
 
 def _innovation(basis: Array, view: View, mean: Mean) -> Array:
     """Image of the k columns less what the mean makes of them."""
     k = basis.shape[-1]
-    innovation = view.centred[..., :k] - basis * (
+    innovation = view.image[..., :k] - basis * (
         per_member(mean.carry, basis) * mean.values[..., None, :k]
     )
     if mean.pending.shape[-1]:
@@ -376,44 +376,45 @@ def _innovation(basis: Array, view: View, mean: Mean) -> Array:
     return innovation
 
 
-def _move(view: View, innovation: Array, mean: Mean) -> Array:
-    """The whole move that an innovation asks of the k columns, as if all else were at one level.
+def _move(basis: Array, innovation: Array, mean: Mean) -> Array:
+    """The whole move that an innovation asks of the k columns: R Λ⁻¹.
 
-    Only out of the span of X, where noise is alike in all directions, unless X spans everything.
+    Only out of the k columns: the others follow the noise, and what they see must decide nothing.
     """
     xp = namespace(innovation)
     k = innovation.shape[-1]
-    columns = view.columns
-    if columns.shape[-1] < columns.shape[-2]:
-        innovation = innovation - columns @ (columns.mT @ innovation)
-    above = mean.values[..., None, :k] - unseen_level(mean.values, k)
+    outside = innovation - basis @ (basis.mT @ innovation)
+    above = mean.values[..., None, :k]
     least = 0.05 * above[..., :1]
     least = xp.where(least > 0, least, xp.ones_like(least))
-    return innovation / xp.where(above > least, above, least)
+    outside /= xp.where(above > least, above, least)
+    return outside
 
 
-def _doubt(move: Array, lean: Array, shape: tuple[int, ...]) -> Any:
+def _doubt(move: Array, lean: Array) -> Any:
     """Variance of <move, lean> if the move is noise, alike in all directions."""
     xp = namespace(lean)
-    n, q = shape[-2:]
-    noise = xp.sum(move * move, axis=-2) / (n - q if q < n else n)
+    n, k = lean.shape[-2:]
+    noise = xp.sum(move * move, axis=-2) / (n - k)
     return xp.sum(noise * xp.sum(lean * lean, axis=-2), axis=-1)
 
 
 def _noise(view: View, mean: Mean, weight: float, share: Array) -> tuple[Array, Array]:
     """Running variance of H and mean ‖R e_i‖², for one observation of weight 1."""
+    xp = namespace(share)
     k = mean.lean.shape[-1]
-    identity = identity_like(view.rayleigh)
-    change = view.rayleigh - mean.values[..., None] * identity
+    inside = view.rayleigh.mT
+    change = inside - mean.ritz[..., None] * _places(mean.values, k)
     # Eigenvalues are read relative to their mean: the noise of the reference is not theirs.
-    common = namespace(change).mean(diagonal(change)[..., :k], axis=-1)
-    change = change - common[..., None, None] * identity
+    common = xp.mean(diagonal(change[..., :k]), axis=-1)
+    change = change - common[..., None, None] * _places(mean.values, k)
     fade = weight * (1 - share)
     rate = per_member(np.maximum(1 / np.maximum(mean.gain.count, 1), 1 / 1024), share)
-    spread = fade * change[..., :k, :] ** 2
-    power = fade[..., 0] * namespace(share).sum(view.residual * view.residual, axis=-2)
+    images = view.image[..., :k]
+    outside = xp.sum(images * images, axis=-2) - xp.sum(inside * inside, axis=-1)
+    power = fade[..., 0] * xp.where(outside > 0, outside, xp.zeros_like(outside))
     return (
-        mean.variance + rate * (spread - mean.variance),
+        mean.variance + rate * (fade * change**2 - mean.variance),
         mean.power + rate[..., 0] * (power - mean.power),
     )
 

@@ -74,11 +74,12 @@ def _frame_values(state: State) -> np.ndarray:
 
 
 def _leading_values(state: State) -> np.ndarray:
-    mean, span, _ = state.memory
-    values = to_host(average.restored(mean).values).astype(float)
-    span = krylov.Span(*span)
-    if span.turn.shape[-1]:
-        values[..., : state.basis.shape[-1]] = to_host(krylov.ritz_values(span))
+    """Of the k columns as averaged, and of the others as the mean keeps them."""
+    memory, span, _ = state.memory
+    mean, span = average.restored(memory), krylov.Span(*span)
+    values = to_host(mean.values).astype(float)
+    ritz = krylov.ritz_values(span) if span.turn.shape[-1] else mean.ritz
+    values[..., : state.basis.shape[-1]] = to_host(ritz)
     return values
 
 
@@ -110,7 +111,7 @@ def _radius(spread: _Spread, noise: Array, k: int, coverage: float) -> np.ndarra
     outside = spread.power * noise / above
     mean = inside.sum(axis=-1) + outside
     square = (inside**2).sum(axis=-1) + outside**2 / max(spread.codimension, 1)
-    ratio = 2 / 9 * square / np.maximum(mean, np.finfo(float).tiny) ** 2
+    ratio = 2 / 9 * square / np.maximum(mean**2, np.finfo(float).tiny)
     # Wilson and Hilferty: the cube root of χ² is nearly normal.
     root = 1 - ratio + NormalDist().inv_cdf(coverage) * np.sqrt(ratio)
     return np.asarray(np.minimum(np.sqrt(mean * np.maximum(root, 0.0) ** 3), 2**0.5))
