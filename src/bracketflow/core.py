@@ -88,6 +88,13 @@ def frobenius_squared(matrix: Array) -> Scalar:
     return inner(matrix, matrix)
 
 
+def column_inner(left: Array, right: Array) -> Array:
+    """<a_i, b_i> of the columns of (..., n, k), (..., k)."""
+    if not isinstance(left, np.ndarray):
+        return namespace(left).sum(left * right, axis=-2)
+    return np.einsum("...ij,...ij->...j", left, right)
+
+
 _HOST_TYPES = (np.ndarray, np.generic, float, int)
 
 

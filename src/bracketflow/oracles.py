@@ -253,7 +253,7 @@ def gram(batch: Any) -> Operator:
         transposed = rows.mT
     return Operator(
         n,
-        lambda block: transposed @ (rows @ block) / b,
+        lambda block: transposed @ ((rows @ block) / b),
         weight=float(b),
         stacks=not sparse.issparse(rows),
         ensemble=tuple(rows.shape[:-2]),

@@ -17,6 +17,7 @@ from bracketflow.core import (
     Array,
     Probe,
     State,
+    column_inner,
     contiguous,
     diagonal,
     epsilon,
@@ -46,10 +47,10 @@ from bracketflow.tracker.identity import continued
 
 OVERSAMPLING = 3  # extra columns for each one asked for
 DEFECT = 32  # of XᵀX, in roundings, that is taken off
-SOUND = 64  # condition of ZᵀZ up to which U is orthonormal to rounding
+SOUND = 256  # condition of ZᵀZ up to which U is orthonormal to rounding
 LEAST = 1e-3  # of the spread: the least that Λ is raised above zero
 APART = 0.2  # of its height: a gap below the top k at which a column cannot be leaving
-TURN_AT = 0.02  # part of the mean that must be new before the columns turn
+TURN_AT = 0.04  # part of the mean that must be new before the columns turn
 
 
 class Mean(NamedTuple):
@@ -193,17 +194,13 @@ def _looked(operator: Operator, state: State, mean: Mean) -> tuple[Probe, View]:
         level = inner(reference, product[..., -1:]) / frobenius_squared(reference)
         wide = level[..., None, None]
         image = _less(product[..., :-1], wide * columns)
-        compressed, mirrored = columns.mT @ image[..., :k], image.mT @ basis
-        rayleigh = 0.5 * (compressed + mirrored)
+        looked = product[..., -1:] - wide * reference
+        rayleigh = image.mT @ basis
         whole = Probe(block, image, level, rayleigh, block.shape[-1])
-        refuse_bad(whole, compressed - rayleigh, state.seen)
-    return _of_columns(whole, basis), View(
-        columns,
-        image,
-        rayleigh,
-        product[..., -1:] - wide * reference,
-        to_host(whole.rounding + 64 * epsilon(columns) * whole.size),
-    )
+        inside, across = rayleigh[..., :k, :], image[..., :k].mT @ reference - basis.mT @ looked
+        refuse_bad(whole, 0.5 * xp.concat([inside - inside.mT, across], axis=-1), state.seen)
+    rounding = to_host(whole.rounding + 64 * epsilon(columns) * whole.size)
+    return _of_columns(whole, basis), View(columns, image, rayleigh, looked, rounding)
 
 
 def _of_columns(whole: Probe, basis: Array) -> Probe:
@@ -264,12 +261,12 @@ def _turned(state: State, columns: Array, mean: Mean) -> tuple[Array, Mean]:
     """The columns turned to the left singular vectors of the mean's image."""
     k = state.basis.shape[-1]
     kept = per_member(mean.carry, columns)[..., 0] * mean.values
-    image = columns * kept[..., None, :]
-    image += mean.pending
-    within = columns.mT @ image
+    within = columns.mT @ mean.pending
+    within = 0.5 * (within + within.mT) + kept[..., None] * identity_like(within)
     level = _lowest(within)
-    image -= level * columns
-    within = within - level * identity_like(within)
+    within -= level * identity_like(within)
+    image = columns * (kept[..., None, :] - level)
+    image += mean.pending
     values, turn, ritz = _singular(within, image, k)
     inside = within @ turn
     settled = bool(np.max(state.steps) > CAUTIOUS_STEPS)
@@ -297,7 +294,7 @@ def _turned(state: State, columns: Array, mean: Mean) -> tuple[Array, Mean]:
 def _lowest(within: Array) -> Array:
     """μ ≤ 0 with XᵀMX − μ positive: where M falls below the bulk, its image must keep its sign."""
     xp = namespace(within)
-    values = xp.linalg.eigvalsh(0.5 * (within + within.mT))
+    values = xp.linalg.eigvalsh(within)
     tiny = float(xp.finfo(within.dtype).smallest_normal) ** 0.5
     margin = LEAST * (values[..., -1:] - values[..., :1]) + tiny
     lowest = xp.where(values[..., :1] < 0, values[..., :1], 0 * values[..., :1])
@@ -317,11 +314,10 @@ def _singular(within: Array, image: Array, k: int) -> tuple[Array, Array, Array]
     least = squares[..., :1] * (epsilon(image) * image.shape[-1])
     values = xp.sqrt(xp.where(squares > least, squares, least))
     turn = vectors / values[..., None, :]
-    symmetric = 0.5 * (within + within.mT)
     leading = turn[..., :k]
-    outside = gram - symmetric @ symmetric
-    mapped = symmetric @ (gram @ leading) + outside @ (symmetric @ leading)
-    return values, turn, xp.sum(leading * mapped, axis=-2)
+    inside = within @ leading
+    mapped = within @ (gram @ leading) + gram @ inside - within @ (within @ inside)
+    return values, turn, column_inner(leading, mapped)
 
 
 def _polished(columns: Array) -> Array:
@@ -395,8 +391,8 @@ def _doubt(move: Array, lean: Array) -> Any:
     """Variance of <move, lean> if the move is noise, alike in all directions."""
     xp = namespace(lean)
     n, k = lean.shape[-2:]
-    noise = xp.sum(move * move, axis=-2) / (n - k)
-    return xp.sum(noise * xp.sum(lean * lean, axis=-2), axis=-1)
+    noise = column_inner(move, move) / (n - k)
+    return xp.sum(noise * column_inner(lean, lean), axis=-1)
 
 
 def _noise(view: View, mean: Mean, weight: float, share: Array) -> tuple[Array, Array]:
@@ -411,7 +407,7 @@ def _noise(view: View, mean: Mean, weight: float, share: Array) -> tuple[Array, 
     fade = weight * (1 - share)
     rate = per_member(np.maximum(1 / np.maximum(mean.gain.count, 1), 1 / 1024), share)
     images = view.image[..., :k]
-    outside = xp.sum(images * images, axis=-2) - xp.sum(inside * inside, axis=-1)
+    outside = column_inner(images, images) - column_inner(view.rayleigh, view.rayleigh)
     power = fade[..., 0] * xp.where(outside > 0, outside, xp.zeros_like(outside))
     return (
         mean.variance + rate * (fade * change**2 - mean.variance),
