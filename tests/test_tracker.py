@@ -186,6 +186,27 @@ def test_any_background_changes_nothing_beyond_rounding(levels, k, noise):
     assert np.linalg.norm(plain.basis - loud.basis) < floor
 
 
+@pytest.mark.parametrize("moving", [False, True])
+def test_roundings_die_out_in_a_long_noisy_run(moving):
+    """Noise that swings over three decades, far above the signal at times, for 300 batches."""
+    rng = np.random.default_rng(19)
+    truth = bf.random_basis(32, 3, rng=rng)
+    skew = rng.standard_normal((32, 32))
+    turn = bf.cayley(np.eye(32), 0.02 * moving * (skew - skew.T) / np.linalg.norm(skew))
+    plain = shifted = EigenTracker().init(bf.random_basis(32, 3, rng=rng))
+    for t in range(300):
+        truth = turn @ truth
+        floor = 10 ** (0.75 + 0.75 * np.sin(t / 20))
+        rows = rng.standard_normal((200, 3)) * (6, 5, 4) @ truth.T
+        rows += floor * rng.standard_normal((200, 32))
+        plain, _ = EigenTracker().step(bf.gram(rows), plain)
+        shifted, _ = EigenTracker().step(bf.shifted(bf.gram(rows), 1.0), shifted)
+    difference = np.linalg.norm(plain.basis @ plain.basis.T - shifted.basis @ shifted.basis.T)
+    # Roundings of eps · floor² = 1e3 eps over a gap of 10; room for six decades of growth is none
+    # for a run that amplifies: it loses a decade in 20 batches.
+    assert difference < 1e6 * 1e2 * EPS
+
+
 # What it finds ----------------------------------------------------------------------------------
 
 

@@ -40,7 +40,8 @@ class EigenTracker:
     k : int, optional
         Columns of the basis it will be given; None takes them from the basis.
     forget : float, optional
-        Fixed share of the memory lost with every observation, 0 ≤ forget < 1; None learns it.
+        Fixed share of the memory lost with every observation, 0 ≤ forget < 1, whatever happens:
+        jumps are then absorbed at that rate. None learns it, and starts anew after a jump.
 
     Notes
     -----

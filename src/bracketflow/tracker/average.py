@@ -48,6 +48,7 @@ from bracketflow.tracker.identity import continued
 OVERSAMPLING = 3  # extra columns for each one asked for
 DEFECT = 32  # of XᵀX, in roundings, that is taken off
 SOUND = 256  # condition of ZᵀZ up to which U is orthonormal to rounding
+STRAY = 2.0  # sizes of the noise in an extra column's image by which the bulk is taken lower
 LEAST = 1e-3  # of the spread: the least that Λ is raised above zero
 APART = 0.2  # of its height: a gap below the top k at which a column cannot be leaving
 TURN_AT = 0.04  # part of the mean that must be new before the columns turn
@@ -177,7 +178,7 @@ def step(
     if verdict is not None:
         kept = (state.basis, mean._replace(alarm=verdict.waiting))
         basis, memory = select(verdict.held, kept, (basis, memory))
-        if verdict.jumped.any():
+        if verdict.jumped.any() and forget is None:
             fresh = _reset(state, view, mean, weight, forget)
             basis, memory = select(verdict.jumped, fresh, (basis, memory))
     return basis, probe, memory._replace(image=view.reference)
@@ -263,7 +264,7 @@ def _turned(state: State, columns: Array, mean: Mean) -> tuple[Array, Mean]:
     kept = per_member(mean.carry, columns)[..., 0] * mean.values
     within = columns.mT @ mean.pending
     within = 0.5 * (within + within.mT) + kept[..., None] * identity_like(within)
-    level = _lowest(within)
+    level = _lowest(within) - STRAY * _stray(within, mean.pending, k)
     within -= level * identity_like(within)
     image = columns * (kept[..., None, :] - level)
     image += mean.pending
@@ -281,7 +282,7 @@ def _turned(state: State, columns: Array, mean: Mean) -> tuple[Array, Mean]:
         moved = _polished(moved)
     return contiguous(moved[..., :k]), mean._replace(
         extra=contiguous(moved[..., k:]),
-        values=values + level[..., 0],
+        values=_raised(values + level[..., 0]),
         ritz=ritz + level[..., 0],
         lean=mean.lean @ inside[..., :k, :k],
         pending=_nothing(moved),
@@ -291,14 +292,24 @@ def _turned(state: State, columns: Array, mean: Mean) -> tuple[Array, Mean]:
     )
 
 
+def _stray(within: Array, pending: Array, k: int) -> Array:
+    """Size of what is new to the other columns in their images.
+
+    With the bulk taken lower by it, columns that only follow noise are renewed and not thrown
+    about, and differences between them die out.
+    """
+    outside = column_inner(pending, pending) - column_inner(within, within)
+    power = namespace(within).mean(outside[..., k:], axis=-1)
+    return _raised(power)[..., None, None] ** 0.5
+
+
 def _lowest(within: Array) -> Array:
-    """μ ≤ 0 with XᵀMX − μ positive: where M falls below the bulk, its image must keep its sign."""
+    """μ < 0 with XᵀMX − μ positive: where M falls below the bulk, its image must keep its sign."""
     xp = namespace(within)
     values = xp.linalg.eigvalsh(within)
     tiny = float(xp.finfo(within.dtype).smallest_normal) ** 0.5
     margin = LEAST * (values[..., -1:] - values[..., :1]) + tiny
-    lowest = xp.where(values[..., :1] < 0, values[..., :1], 0 * values[..., :1])
-    return (lowest - margin)[..., None]
+    return (-_raised(-values[..., :1]) - margin)[..., None]
 
 
 def _singular(within: Array, image: Array, k: int) -> tuple[Array, Array, Array]:
@@ -320,13 +331,17 @@ def _singular(within: Array, image: Array, k: int) -> tuple[Array, Array, Array]
     return values, turn, column_inner(leading, mapped)
 
 
+def _raised(values: Array) -> Array:
+    """max(v, 0): a column is never remembered as lower than what was not seen."""
+    return namespace(values).where(values > 0, values, 0 * values)
+
+
 def _polished(columns: Array) -> Array:
     """Nearly orthonormal `columns`, made so to rounding: X(3 − XᵀX)/2."""
+    small = (DEFECT * epsilon(columns)) ** 2 * columns.shape[-1]
     for _ in range(4):
         defect = identity_like(columns) - columns.mT @ columns
-        if to_host(frobenius_squared(defect)).max() <= (DEFECT * epsilon(columns)) ** 2 * len(
-            defect
-        ):
+        if to_host(frobenius_squared(defect)).max() <= small:
             break
         columns = columns + columns @ (0.5 * defect)
     return columns
@@ -408,7 +423,7 @@ def _noise(view: View, mean: Mean, weight: float, share: Array) -> tuple[Array, 
     rate = per_member(np.maximum(1 / np.maximum(mean.gain.count, 1), 1 / 1024), share)
     images = view.image[..., :k]
     outside = column_inner(images, images) - column_inner(view.rayleigh, view.rayleigh)
-    power = fade[..., 0] * xp.where(outside > 0, outside, xp.zeros_like(outside))
+    power = fade[..., 0] * _raised(outside)
     return (
         mean.variance + rate * (fade * change**2 - mean.variance),
         mean.power + rate[..., 0] * (power - mean.power),

@@ -109,7 +109,7 @@ def _next(
         return basis, memory
     kept = (state.basis, frame._replace(alarm=verdict.waiting))
     basis, memory = select(verdict.held, kept, (basis, memory))
-    if verdict.jumped.any():
+    if verdict.jumped.any() and forget is None:
         fresh = _reset(state, verdict.waiting, frame, weight)
         basis, memory = select(verdict.jumped, fresh, (basis, memory))
     return basis, memory
@@ -121,7 +121,8 @@ def _loudness(square: Array, frame: Frame, probe: Probe, weight: float) -> tuple
     typical = xp.mean(frame.variance, axis=(-2, -1), keepdims=True)
     least = float(xp.finfo(square.dtype).smallest_normal)
     rounding = per_member(to_host(probe.rounding) ** 2 + least, square)
-    size = xp.mean(square / (frame.variance + (0.01 * typical + rounding)), axis=(-2, -1))
+    with np.errstate(over="ignore"):  # without any noise yet every innovation is infinitely loud
+        size = xp.mean(square / (frame.variance + (0.01 * typical + rounding)), axis=(-2, -1))
     scale = weight * (1 - fraction(frame.gain, weight))
     return to_host(size) * scale, 64.0 * scale
 

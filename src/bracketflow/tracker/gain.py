@@ -16,7 +16,7 @@ WINDOW = 4.0  # evidence is kept for this many memory lengths
 PATIENCE = 1.0  # growth of the memory at zero evidence, in weights of an observation
 LAGGING = 3.0  # standard errors of evidence at which the memory is halved
 LOUD = 9.0  # times the usual size of an innovation: a jump or an outlier
-STARTLING = 1e4  # the same times n, for the first few: columns that turn see more, by √n at most
+STARTLING = 1e2  # the same times n, for the first few: columns that turn see more, by √n at most
 AGREE = 0.5  # cosine above which loud innovations point the same way
 JUMP = 3  # of those in a row are a jump
 GIVE_UP = 10  # loud ones in a row, however they point, are what is usual now
@@ -156,7 +156,8 @@ def agreement(innovation: Array, alarm: Alarm) -> Any:
 def listened(alarm: Alarm, gain: Gain, size: Any) -> Alarm:
     """Alarm after an innovation that was absorbed."""
     rate = np.where(gain.count > CAUTIOUS_STEPS, 0.02, 1.0)
-    usual = alarm.usual + rate * (to_host(size) ** 2 - alarm.usual)
+    square = np.minimum(to_host(size).astype(float), 1e150) ** 2
+    usual = alarm.usual + rate * (square - alarm.usual)
     return calmed(alarm)._replace(usual=usual)
 
 

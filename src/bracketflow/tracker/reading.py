@@ -11,6 +11,8 @@ from bracketflow.core import Array, State, diagonal, to_host
 from bracketflow.tracker import average, full, krylov
 from bracketflow.tracker.gain import Alarm, Gain
 
+LONGEST = 1e6  # squared: any error bar so long says that nothing is known
+
 
 class Reading(NamedTuple):
     """Figures of a state, as NumPy arrays, one entry (the last axis) a column of the basis."""
@@ -104,14 +106,15 @@ def _of_leading(state: State) -> _Spread:
 
 def _radius(spread: _Spread, noise: Array, k: int, coverage: float) -> np.ndarray:
     """Quantile of ‖x_i − u_i‖: a weighted sum of χ², matched in mean and variance."""
+    tiny = np.finfo(float).tiny
     gaps = spread.values[..., :k, None] - spread.values[..., None, :]
     gaps[..., np.arange(k), np.arange(k)] = np.inf
-    inside = spread.variance * noise[..., None] / np.maximum(gaps**2, np.finfo(float).tiny)
-    above = np.maximum(spread.values[..., :k] ** 2, np.finfo(float).tiny)
-    outside = spread.power * noise / above
-    mean = inside.sum(axis=-1) + outside
-    square = (inside**2).sum(axis=-1) + outside**2 / max(spread.codimension, 1)
-    ratio = 2 / 9 * square / np.maximum(mean**2, np.finfo(float).tiny)
+    with np.errstate(over="ignore"):  # equal eigenvalues: the bar is as long as it can be
+        inside = spread.variance * noise[..., None] / np.maximum(gaps**2, tiny)
+        outside = spread.power * noise / np.maximum(spread.values[..., :k] ** 2, tiny)
+        mean = np.minimum(inside.sum(axis=-1) + outside, LONGEST)
+        square = (inside**2).sum(axis=-1) + outside**2 / max(spread.codimension, 1)
+        ratio = np.minimum(2 / 9 * square / np.maximum(mean**2, tiny), LONGEST)
     # Wilson and Hilferty: the cube root of χ² is nearly normal.
     root = 1 - ratio + NormalDist().inv_cdf(coverage) * np.sqrt(ratio)
     return np.asarray(np.minimum(np.sqrt(mean * np.maximum(root, 0.0) ** 3), 2**0.5))
