@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 
 import bracketflow as bf
-from bracketflow.monitor import CSV, MEASURES, JSONLines, Progress
+from bracketflow.monitor import (
+    CSV,
+    MEASURES,
+    JSONLines,
+    Progress,
+    SubspaceChange,
+    error_bars,
+)
 from cases import symmetric
 
 FLOW = bf.BrockettFlow((2, 1))
@@ -24,7 +31,7 @@ def test_recorder_keeps_every_so_many_steps(rng):
     watched(rng, recorder)
     assert [r["step"] for r in recorder.records] == [0, 3, 6, 9]
     assert [r["matvecs"] for r in recorder.records] == [2, 8, 14, 20]
-    assert set(recorder.records[0]) == {"step", "matvecs", *MEASURES}
+    assert set(recorder.records[0]) == {"step", "matvecs", *MEASURES, "bad"}
     assert recorder.column("eigenvalues").shape == (4, 2)
 
 
@@ -81,3 +88,46 @@ def test_library_prints_nothing_by_itself(rng, capsys):
     watched(rng, bf.Recorder())
     bf.decompose(symmetric(rng, 4), rng=rng)
     assert capsys.readouterr() == ("", "")
+
+
+def test_error_bars_and_change_are_measures(rng):
+    method = bf.EigenTracker()
+    change = SubspaceChange()
+    recorder = bf.Recorder(measures={**error_bars(method), "change": change})
+    stream = [np.diag([9.0, 5.0, 1.0, 1.0]) + 0.1 * symmetric(rng, 4) for _ in range(20)]
+    bases = []
+    start = method.init(bf.random_basis(4, 2, rng=rng))
+    with np.errstate(all="ignore"):
+        bf.run(method, stream, start, monitors=[recorder, lambda s, p: bases.append(s.basis)])
+    assert np.isnan(recorder.column("eigenvalue_errors")[0]).all()
+    assert (recorder.column("eigenvalue_errors")[-1] > 0).all()
+    assert (recorder.column("vector_errors")[-1] > 0).all()
+    moved = recorder.column("change")
+    assert np.isnan(moved[0])
+    assert moved[5] == bf.subspace_error(bases[4], bases[5])
+
+
+def test_csv_can_be_continued(tmp_path):
+    path = tmp_path / "run.csv"
+    with CSV(path) as table:
+        table({"a": 1, "b": [2.0, 3.0]})
+    with CSV(path, append=True) as table:
+        table({"a": 4, "b": [5.0, 6.0]})
+        table.flush(to_disk=True)
+        assert path.read_text().split() == ["a,b_0,b_1", "1,2.0,3.0", "4,5.0,6.0"]
+    with CSV(tmp_path / "new.csv", append=True) as table:
+        table({"a": 1})
+    assert (tmp_path / "new.csv").read_text().split() == ["a", "1"]
+
+
+def test_progress_shows_a_line_of_ones_own_below_the_bar(rng, capsys):
+    steps = []
+
+    def done(state, probe):
+        return 7 * (int(state.steps) + 1)
+
+    with Progress(70, "rows", done=done, below=lambda s, p: f"at {s.steps}", stderr=True) as bar:
+        watched(rng, bar, lambda s, p: steps.append(s.steps))
+    shown = capsys.readouterr().err
+    assert "70/70" in shown
+    assert f"at {steps[-1]}" in shown

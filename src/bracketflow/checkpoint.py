@@ -1,7 +1,9 @@
 """Checkpoints: one file, written atomically, versioned, checksummed, and never a pickle.
 
-Layout: magic, 8 bytes of header length, a JSON header that describes the tree, the raw bytes of its
-arrays, and the SHA-256 of all that. Types are restored by name from this package only.
+Layout: magic with the format's number, 8 bytes of header length, a JSON header that describes the
+tree, the arrays' bytes (little-endian), and the SHA-256 of all that. Types come back by name, from
+the modules in `HOMES` only, through their own constructors. Format 1, which kept the fields of a
+record by position, is still read.
 """
 
 from __future__ import annotations
@@ -11,20 +13,29 @@ import hashlib
 import importlib
 import json
 import os
-import tempfile
+import stat
+import warnings
 from collections.abc import Callable
+from contextlib import suppress
+from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 import bracketflow.core as core
+from bracketflow.atomic import write_atomically as write_atomically
 from bracketflow.core import Probe, State, whole_number
 
-MAGIC = b"bracketflow checkpoint 1\n"
-LARGEST_HEADER = 1 << 24
+MAGIC = b"bracketflow checkpoint "
+FORMATS = (b"1\n", b"2\n")  # the last one is written
 DIGEST = 32  # bytes of SHA-256
 DTYPES = ("float32", "float64", "int64", "int32", "uint32", "uint64", "uint8", "bool")
+HOMES = ("core", "geometry", "flows", "tracker", "baselines")
+# What a hostile file may ask for before its sizes are compared with its own.
+LARGEST_HEADER = 1 << 20
+LARGEST_RANK = 32
+LARGEST_AXIS = 1 << 48
 
 
 class Loaded(NamedTuple):
@@ -43,7 +54,6 @@ def save(path: str | Path, state: State, *, method: Any = None, rng: Any = None)
     The bytes go to a temporary file in the same folder, are flushed to the disk, and take the name
     `path` in one step: a crash or a full disk leaves the previous checkpoint as it was.
     """
-    path = Path(path)
     arrays: list[np.ndarray] = []
     tree = {
         "state": _encode(state, arrays, "state"),
@@ -52,35 +62,23 @@ def save(path: str | Path, state: State, *, method: Any = None, rng: Any = None)
     }
     header = json.dumps(
         {
-            "version": importlib.import_module("bracketflow").__version__,
+            "version": _version(),
             "arrays": [[a.dtype.name, list(a.shape)] for a in arrays],
             "tree": tree,
         }
     ).encode()
-    parts = [MAGIC, len(header).to_bytes(8, "little"), header, *(a.tobytes() for a in arrays)]
+    if len(header) > LARGEST_HEADER:
+        raise ValueError(f"state has too many parts: {len(header)} bytes to describe them")
+    begin = MAGIC + FORMATS[-1] + len(header).to_bytes(8, "little") + header
+    parts = [begin, *(a.tobytes() for a in arrays)]
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part)
-    write_atomically(path, [*parts, digest.digest()])
+    write_atomically(Path(path), [*parts, digest.digest()])
 
 
-def write_atomically(path: Path, parts: list[bytes]) -> None:
-    """Put `parts` into `path`: a reader sees the old file or the new one, never a mixture."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.writelines(parts)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # so that the new name survives a power cut too
-    finally:
-        os.close(folder)
+def _version() -> str:
+    return str(importlib.import_module("bracketflow").__version__)
 
 
 def load(path: str | Path, *, device: Any = None) -> Loaded:
@@ -98,27 +96,41 @@ def load(path: str | Path, *, device: Any = None) -> Loaded:
     """
     path = Path(path)
     try:
-        raw = path.read_bytes()
+        with _opened(path) as file:
+            header, arrays = _contents(path, file)
     except FileNotFoundError:
         raise ValueError(f"{path}: no such checkpoint") from None
-    header, payload = _checked(path, raw)
     try:
-        arrays = _arrays(header["arrays"], payload)
         decode = _Decoder(arrays, device)
         tree = header["tree"]
         state, method = decode(tree["state"]), decode(tree["method"])
         rng, version = decode.rng(tree["rng"]), str(header["version"])
-    except (KeyError, TypeError, IndexError, AttributeError, ValueError, RecursionError) as error:
+        _check(state, method)
+    except _Refused as error:
+        raise ValueError(
+            f"{path}: {error}; it was written by bracketflow {header.get('version')!s:.20}, "
+            f"this is {_version()}"
+        ) from error
+    except _HOSTILE as error:
         raise ValueError(f"{path}: its header does not describe a checkpoint: {error}") from error
-    if not isinstance(state, State):
-        raise ValueError(f"{path}: holds no state")
     return Loaded(state, method, rng, version)
+
+
+class _Refused(ValueError):
+    """What is wrong with a well-formed file, with the remedy."""
+
+
+# Whatever a forged header can make constructors and generators raise.
+_HOSTILE = (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RuntimeError)
 
 
 class Checkpoint:
     """A monitor that saves every `every`-th state: `run(..., monitors=[Checkpoint(path, 100)])`.
 
     The saved state has absorbed `state.steps` observations; to resume, go on with the next one.
+    `rng` is the generator that draws the stream: it is saved as it was before that next one was
+    drawn. A write that fails (disk full, folder gone) is a warning, counted in `failures`: the
+    run goes on, the previous checkpoint stays, and the next turn tries again.
     """
 
     def __init__(self, path: str | Path, every: int, *, method: Any = None, rng: Any = None):
@@ -126,55 +138,107 @@ class Checkpoint:
         self.every = whole_number(every, "every", at_least=1)
         self.method = method
         self.rng = rng
+        self.failures = 0
+        self._before = _frozen(rng)
         _encode(method, [], "method")  # refuse now what could not be saved later
         if not self.path.parent.is_dir():
             raise ValueError(f"path: the folder {self.path.parent} does not exist: create it first")
 
     def __call__(self, state: State, probe: Probe) -> None:
         """Save when the turn has come."""
-        if np.max(state.steps) % self.every == 0:
-            save(self.path, state, method=self.method, rng=self.rng)
+        steps = int(np.max(state.steps))
+        if steps % self.every == 0:
+            self._save(state)
+        if (steps + 1) % self.every <= 1:  # the next call may save; an outlier makes no step
+            self._before = _frozen(self.rng)
+
+    def _save(self, state: State) -> None:
+        try:
+            save(self.path, state, method=self.method, rng=self._before)
+        except OSError as error:
+            self.failures += 1
+            warnings.warn(
+                f"{self.path}: the checkpoint of step {np.max(state.steps)} could not be written "
+                f"({error}); the one before it is kept, the next try is in {self.every} steps",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+
+def _frozen(rng: Any) -> Any:
+    """A generator that stays as `rng` is now."""
+    if rng is None:
+        return None
+    arrays: list[np.ndarray] = []
+    return _Decoder(arrays, None).rng(_encode_rng(rng, arrays))
 
 
 # Reading ----------------------------------------------------------------------------------------
 
 
-def _checked(path: Path, raw: bytes) -> tuple[dict[str, Any], memoryview]:
-    """Header and payload of an intact file."""
-    if not raw.startswith(MAGIC[:-2]):
+def _opened(path: Path) -> BinaryIO:
+    """An ordinary file, opened: a pipe or a device could be read for ever."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ValueError(f"{path}: not a bracketflow checkpoint, not even an ordinary file")
+    return path.open("rb")
+
+
+def _contents(path: Path, file: BinaryIO) -> tuple[dict[str, Any], list[np.ndarray]]:
+    """Header and arrays of an intact file; no more is read than its own size accounts for."""
+    size = os.fstat(file.fileno()).st_size
+    begin = file.read(len(MAGIC) + len(FORMATS[0]) + 8)
+    found, length = begin[len(MAGIC) : -8], int.from_bytes(begin[-8:], "little")
+    if not begin.startswith(MAGIC):
         raise ValueError(f"{path}: not a bracketflow checkpoint")
-    if not raw.startswith(MAGIC):
-        raise ValueError(f"{path}: written in another format version: read it with a newer release")
-    start = len(MAGIC) + 8
-    length = int.from_bytes(raw[len(MAGIC) : start], "little")
-    if len(raw) < start + DIGEST or length > min(LARGEST_HEADER, len(raw) - start - DIGEST):
+    if found not in FORMATS:
+        raise ValueError(f"{path}: written in another format: read it with a newer release")
+    if length > min(LARGEST_HEADER, size - len(begin) - DIGEST):
         raise ValueError(f"{path}: truncated, or its header length is wrong")
-    if hashlib.sha256(raw[:-DIGEST]).digest() != raw[-DIGEST:]:
-        raise ValueError(f"{path}: damaged, its checksum does not match; use the one before it")
+    text = file.read(length)
+    digest = hashlib.sha256(begin + text)
     try:
-        header = json.loads(raw[start : start + length])
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: its header cannot be read: {error}") from None
-    if not isinstance(header, dict):
-        raise ValueError(f"{path}: its header does not describe a checkpoint")
-    return header, memoryview(raw)[start + length : -DIGEST]
+        header = json.loads(text)
+        layout = [_described(*entry) for entry in header["arrays"]]
+    except (LookupError, TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: damaged, its header cannot be read: {error}") from None
+    stored = size - len(begin) - length - DIGEST
+    described = sum(dtype.itemsize * count for dtype, _, count in layout)
+    if described != stored:
+        raise ValueError(f"{path}: truncated, arrays of {described} bytes in {stored}")
+    arrays = []
+    for dtype, shape, count in layout:
+        raw = file.read(dtype.itemsize * count)
+        digest.update(raw)
+        if len(raw) == dtype.itemsize * count:
+            arrays.append(np.frombuffer(raw, dtype).reshape(shape).astype(dtype.newbyteorder("=")))
+    if digest.digest() != file.read(DIGEST):
+        raise ValueError(f"{path}: damaged, its checksum does not match; use the one before it")
+    return header, arrays
 
 
-def _arrays(described: list[Any], payload: memoryview) -> list[np.ndarray]:
-    """The stored arrays; their sizes must add up to the payload before any is made."""
-    layout, offset = [], 0
-    for name, shape in described:
-        if name not in DTYPES or not all(isinstance(n, int) and n >= 0 for n in shape):
-            raise ValueError(f"array of {name!r}, {shape!r}")
-        count = int(np.prod(shape, dtype=object)) if shape else 1
-        layout.append((name, shape, offset, count))
-        offset += count * np.dtype(name).itemsize
-    if offset != len(payload):
-        raise ValueError(f"arrays of {offset} bytes in a payload of {len(payload)}")
-    return [
-        np.frombuffer(payload, name, count, start).reshape(shape).copy()
-        for name, shape, start, count in layout
-    ]
+def _described(name: Any, shape: Any) -> tuple[np.dtype[Any], list[int], int]:
+    """Type, shape and number of entries of a stored array."""
+    sane = isinstance(shape, list) and len(shape) <= LARGEST_RANK
+    if name not in DTYPES or not sane:
+        raise ValueError(f"array of {name!s:.20} and shape {shape!s:.40}")
+    if not all(type(axis) is int and 0 <= axis <= LARGEST_AXIS for axis in shape):
+        raise ValueError(f"array of shape {shape!s:.40}")
+    return np.dtype(name).newbyteorder("<"), shape, prod(shape)
+
+
+def _check(state: Any, method: Any) -> None:
+    """Raise unless these are a state and a method."""
+    shape: Any = getattr(getattr(state, "basis", None), "shape", ())
+    if not isinstance(state, State) or len(shape) < 2 or not 1 <= shape[-1] <= shape[-2]:
+        raise TypeError("it holds no state")
+    if not str(state.basis.dtype).endswith(("float32", "float64")):
+        raise TypeError(f"its basis is of {state.basis.dtype}")
+    for count in (state.steps, state.matvecs):
+        numbers = np.asarray(count)
+        if numbers.dtype.kind not in "iu" or numbers.shape not in ((), tuple(shape[:-2])):
+            raise TypeError("its counters are not whole numbers, one a member")
+    if method is not None and not (hasattr(method, "init") and hasattr(method, "step")):
+        raise TypeError(f"{type(method).__name__} is not a method")
 
 
 class _Decoder:
@@ -198,47 +262,68 @@ class _Decoder:
             "dict": lambda items: {name: self(item) for name, item in items.items()},
             "record": self._record,
             "configuration": self._configuration,
-            "function": _named,
+            "function": _function,
         }
         return decoders[kind](value)
 
     def _tensor(self, value: Any) -> Any:
         index, device = value
-        return _torch().asarray(self.arrays[index], device=self.device or device)
+        device = self.device or device
+        array, torch = self.arrays[index], _torch()
+        try:
+            if torch.device(device).type != "meta":
+                return torch.asarray(array, device=device)
+        except (RuntimeError, AssertionError):  # torch built without that kind of device
+            pass
+        raise _Refused(f"device {device!s:.40} cannot be used here: pass device='cpu'")
 
     def _record(self, value: Any) -> Any:
         name, items = value
         kind = _named(name)
         if not (isinstance(kind, type) and issubclass(kind, tuple)):
             raise TypeError(f"{name} is not a record")
-        return kind(*map(self, items))
+        fields: tuple[str, ...] = getattr(kind, "_fields", ())
+        if isinstance(items, list):  # format 1
+            items = dict(zip(fields, items, strict=len(items) <= len(fields)))
+        known = getattr(kind, "_field_defaults", {})
+        if not set(fields) - set(known) <= set(items) <= set(fields):
+            raise _Refused(_changed(name))
+        return kind(**{field: self(item) for field, item in items.items()})
 
     def _configuration(self, value: Any) -> Any:
         name, items = value
         kind = _named(name)
         if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
             raise TypeError(f"{name} is not a configuration")
-        if set(items) != {field.name for field in dataclasses.fields(kind)}:
-            raise TypeError(f"{name} has other fields in this version")
-        made = object.__new__(kind)
-        for field, item in items.items():
-            object.__setattr__(made, field, self(item))
-        return made
+        fields = [field.name for field in dataclasses.fields(kind)]
+        if set(items) != set(fields):
+            raise _Refused(_changed(name))
+        return kind(*(self(items[field]) for field in fields))
 
     def rng(self, node: Any) -> Any:
         """A generator in the state in which it was saved."""
         if node is None:
             return None
-        kind, value = node
+        kind, value, *device = node
         if kind == "torch":
-            generator = _torch().Generator()
-            generator.set_state(self(value))
+            generator = _torch().Generator(*(self.device or d for d in device))
+            generator.set_state(self(value).cpu())
             return generator
         if kind not in ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64"):
-            raise ValueError(f"unknown random generator {kind!r}")
-        bits = getattr(np.random, kind)()
-        bits.state = self(value)
+            raise ValueError(f"unknown random generator {kind!s:.20}")
+        bits, state = getattr(np.random, kind)(), self(value)
+        # NumPy does not check these, and would read beside its own memory.
+        if not (0 <= state["state"].get("pos", 0) <= 624 and 0 <= state.get("buffer_pos", 0) <= 4):
+            raise ValueError("a random state of no generator")
+        bits.state = state
         return np.random.Generator(bits)
+
+
+def _changed(name: str) -> str:
+    return (
+        f"{name.partition(':')[2]} has other fields in this version: read it with the version that "
+        "wrote it, and go on here from method.init(state.basis)"
+    )
 
 
 def _torch() -> Any:
@@ -251,17 +336,25 @@ def _torch() -> Any:
 
 
 def _named(name: str) -> Any:
-    """The object called `module:name`, from this package only."""
+    """The object called `module:name`, from `HOMES` only."""
     module, _, attribute = str(name).partition(":")
-    if module.split(".")[0] != "bracketflow" or attribute.startswith("_"):
-        raise ValueError(f"{name!r} is not part of bracketflow")
+    package, _, inner = module.partition(".")
+    if package != "bracketflow" or inner.partition(".")[0] not in HOMES or attribute[:1] == "_":
+        raise ValueError(f"{name!s:.80} is not a part of bracketflow that a checkpoint may name")
     try:
         found = getattr(importlib.import_module(module), attribute)
-    except ImportError:
-        raise ValueError(f"{name!r} is not part of this version") from None
+    except (ImportError, AttributeError):
+        raise _Refused(f"{name!s:.80} is not part of this version") from None
     if getattr(found, "__module__", None) != module:
-        raise ValueError(f"{name!r} is not defined there")
+        raise ValueError(f"{name!s:.80} is not defined there")
     return found
+
+
+def _function(name: str) -> Any:
+    """A retraction."""
+    if not str(name).startswith("bracketflow.geometry:"):
+        raise ValueError(f"{name!s:.80} is not a retraction")
+    return _named(name)
 
 
 # Writing ----------------------------------------------------------------------------------------
@@ -277,12 +370,13 @@ def _encode(value: Any, arrays: list[np.ndarray], name: str) -> Any:
         kind = "array" if isinstance(value, np.ndarray) else "scalar"
         return {kind: _stored(np.asarray(value), arrays, name)}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return {"record": [_name_of(type(value), name), [_encode(v, arrays, name) for v in value]]}
+        items = {f: _encode(v, arrays, name) for f, v in zip(value._fields, value, strict=True)}
+        return {"record": [_name_of(type(value), name), items]}
     if isinstance(value, tuple | list):
         kind = "tuple" if isinstance(value, tuple) else "list"
         return {kind: [_encode(v, arrays, name) for v in value]}
-    if isinstance(value, dict):
-        return {"dict": {str(k): _encode(v, arrays, name) for k, v in value.items()}}
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {"dict": {key: _encode(item, arrays, name) for key, item in value.items()}}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         items = {
             f.name: _encode(getattr(value, f.name), arrays, name) for f in dataclasses.fields(value)
@@ -298,18 +392,17 @@ def _encode(value: Any, arrays: list[np.ndarray], name: str) -> Any:
 def _stored(array: np.ndarray, arrays: list[np.ndarray], name: str) -> int:
     if array.dtype.name not in DTYPES:
         raise TypeError(f"{name} holds an array of {array.dtype}, which a checkpoint cannot keep")
-    arrays.append(np.ascontiguousarray(array).reshape(array.shape))
+    little = array.astype(array.dtype.newbyteorder("<"), order="C")  # a copy, for any machine
+    arrays.append(little)
     return len(arrays) - 1
 
 
 def _name_of(thing: Any, name: str) -> str:
     """`module:name` of a public class or function of this package."""
     full = f"{thing.__module__}:{getattr(thing, '__qualname__', '?')}"
-    try:
+    with suppress(ValueError, AttributeError):
         if _named(full) is thing:
             return full
-    except (ValueError, AttributeError):
-        pass
     raise TypeError(
         f"{name} uses {full}, which is not part of bracketflow: save the state alone and rebuild "
         "the method when you load it"
@@ -323,5 +416,5 @@ def _encode_rng(rng: Any, arrays: list[np.ndarray]) -> Any:
         state = dict(rng.bit_generator.state)
         return [type(rng.bit_generator).__name__, _encode(state, arrays, "rng")]
     if hasattr(rng, "get_state") and hasattr(rng, "device"):
-        return ["torch", _encode(rng.get_state(), arrays, "rng")]
+        return ["torch", _encode(rng.get_state(), arrays, "rng"), str(rng.device)]
     raise TypeError(f"rng must be a numpy.random.Generator or torch.Generator, got {rng!r}")

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import bracketflow
-from bracketflow import demo as demonstration
+from bracketflow.atomic import write_atomically
 from bracketflow.bench import SCENES, run_bench
 from bracketflow.bench.page import write_page
 from bracketflow.bench.race import table
 from bracketflow.certificates import Certificate, certify_record
+from bracketflow.core import Result, Status
+from bracketflow.demo import exactness, run_demo, setting_words, summary, verdict
+from bracketflow.demo import write_page as write_demo_page
+from bracketflow.demo.words import figures as demo_figures
 from bracketflow.experiments import command as experiments
 from bracketflow.guarantees import Guarantees, guarantees
-from bracketflow.monitor import Progress
+from bracketflow.solve import decompose
 from bracketflow.streams import load_matrix
+from bracketflow.tracking import command as tracking
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,9 +36,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(arguments)
     try:
         return int(args.handler(args))
-    except (ValueError, TypeError, ImportError) as error:
+    except (ValueError, TypeError, ImportError, OSError) as error:
         print(f"bracketflow: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -43,13 +53,40 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     demo = commands.add_parser(
         "demo",
-        help="track a signal under a background that swings a thousandfold",
-        description="Run bracketflow and raw Oja on the same noisy stream and plot their errors.",
-        epilog="example: bracketflow demo --out out/demo.png",
+        help="find moving sources with a sensor array whose noise floor swings",
+        description="Track sources with a sensor array under a swinging noise floor, beside raw "
+        "Oja and IncrementalPCA; writes a page with plots.",
+        epilog="example: bracketflow demo --out out/demo",
     )
-    demo.add_argument("--out", type=Path, default=Path("out/demo.png"), help="where the plot goes")
+    demo.add_argument("--out", type=Path, default=Path("out/demo"), help="output folder")
     demo.add_argument("--steps", type=int, default=600, help="observations (default 600)")
+    demo.add_argument("--seed", type=int, default=0, help="of the scene (default 0)")
+    demo.add_argument("--json", action="store_true", help="machine-readable output")
     demo.set_defaults(handler=_demo)
+    tracking.add_arguments(commands)
+    fixed = commands.add_parser(
+        "decompose",
+        help="leading eigenvectors of one fixed matrix in a file",
+        description=(
+            "Leading eigenvectors of a fixed symmetric matrix (.npy, .npz, .mtx), each with its\n"
+            "residual. It is made for operators that change; of a fixed matrix in memory NumPy's\n"
+            "eigh or SciPy's eigsh find the same with fewer products."
+        ),
+        epilog=(
+            "examples:\n  bracketflow decompose A.mtx -k 6\n"
+            "  bracketflow decompose A.npy -k 3 --which smallest --out pairs.npz --json\n\n"
+            "exit code: 0 converged, 1 stopped before (see the advice), 2 bad usage or input"
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    fixed.add_argument("file", type=Path, help="matrix (.npy, .npz, .mtx)")
+    fixed.add_argument("-k", type=int, help="how many eigenvectors (default 6, or all)")
+    fixed.add_argument("--which", choices=("largest", "smallest"), default="largest")
+    fixed.add_argument("--tol", type=float, default=1e-8, help="residual / spread (default 1e-8)")
+    fixed.add_argument("--max-steps", type=int, default=1000, help="products (default 1000)")
+    fixed.add_argument("--out", type=Path, help="write eigenvalues and eigenvectors here (.npz)")
+    fixed.add_argument("--json", action="store_true", help="machine-readable output")
+    fixed.set_defaults(handler=_decompose)
     certify = commands.add_parser(
         "certify",
         help="say what is guaranteed for a matrix, or what a recorded run has proved",
@@ -212,24 +249,83 @@ def _wrapped(sentence: str) -> list[str]:
     return textwrap.wrap(sentence, 96, initial_indent="  ", subsequent_indent="    ")
 
 
+def _decompose(args: argparse.Namespace) -> int:
+    matrix = load_matrix(args.file)
+    n = matrix.shape[0]
+    if matrix.shape != (n, n):
+        raise ValueError(f"{args.file}: expected a square matrix, got shape {matrix.shape}")
+    if args.k is not None and args.k > n:
+        raise ValueError(f"{args.file}: k = {args.k} is more than its {n} columns")
+    try:
+        result = decompose(
+            matrix,
+            min(6, n) if args.k is None else args.k,
+            which=args.which,
+            tol=args.tol,
+            max_steps=args.max_steps,
+            rng=0,
+        )
+    except ValueError as error:
+        raise ValueError(f"{args.file}: {error}") from error
+    if args.out is not None:
+        _write_pairs(args.out, result)
+    if args.json:
+        print(json.dumps({"file": str(args.file), "n": n, **_result_as_dict(result)}))
+    else:
+        print("\n".join(_result_lines(args, n, result)))
+    return 0 if result.status in (Status.CONVERGED, Status.PRECISION_FLOOR) else 1
+
+
+def _write_pairs(path: Path, result: Result) -> None:
+    if path.suffix != ".npz":
+        raise ValueError(f"--out must end in .npz, got {path}")
+    buffer = io.BytesIO()
+    names = ("eigenvalues", "eigenvectors", "residuals")
+    np.savez(buffer, **{name: getattr(result, name) for name in names})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, [buffer.getvalue()])
+
+
+def _result_as_dict(result: Result) -> dict[str, Any]:
+    return {
+        "eigenvalues": result.eigenvalues.tolist(),
+        "residuals": result.residuals.tolist(),
+        "status": result.status.name,
+        "advice": result.status.value,
+        "converged": bool(result.converged),
+        "steps": int(result.state.steps),
+        "matvecs": int(result.state.matvecs),
+    }
+
+
+def _result_lines(args: argparse.Namespace, n: int, result: Result) -> Iterator[str]:
+    yield f"{args.file}: {n} × {n}, the {len(result.eigenvalues)} {args.which} eigenvalues"
+    yield ""
+    yield f"  {'eigenvalue':>20s}  {'residual':>9s}"
+    for value, residual in zip(result.eigenvalues, result.residuals, strict=True):
+        yield f"  {value:>20.14g}  {residual:>9.1e}"
+    yield ""
+    yield f"  {int(result.state.matvecs)} products with the matrix"
+    yield from _wrapped(f"{result.status.name}: {result.status.value}")
+    if args.out is not None:
+        yield f"  Written to {args.out}"
+
+
 def _demo(args: argparse.Namespace) -> int:
-    problem = demonstration.scene(steps=args.steps)
-    print(
-        f"{args.steps} observations C_t = C_sig + σ²I + noise, n = {len(problem.signal)}, leading "
-        f"k = {problem.truth.shape[1]}; σ² swings over 0 … 2000, with impulses to 1e6.\n"
-    )
-    recorders = {}
-    for name, method in demonstration.CONTENDERS.items():
-        with Progress(args.steps, f"{name:<26s}") as bar:
-            recorders[name] = demonstration.follow(problem, method, [bar])
-    print(f"\n{'subspace error after':<28s}" + "".join(f"{t:>12d}" for t in _marks(args.steps)))
-    for name, recorder in recorders.items():
-        errors = recorder.column("error")
-        print(f"{name:<28s}" + "".join(f"{errors[t - 1]:>12.4f}" for t in _marks(args.steps)))
-    demonstration.draw(problem, recorders, args.out)
-    print(f"\nThe plot is in {args.out}")
+    def announce(name: str) -> None:
+        if sys.stderr.isatty():
+            print(f"\r{name:<60s}", end="", file=sys.stderr, flush=True)
+
+    contest = run_demo(args.steps, args.seed, announce)
+    announce("")
+    args.out.mkdir(parents=True, exist_ok=True)
+    page = write_demo_page(contest, args.out)
+    if args.json:
+        found = {name: asdict(demo_figures(contest, name)) for name in contest.tracks}
+        print(json.dumps({"page": str(page), "contenders": found}))
+        return 0
+    print("\r" + "\n".join(_wrapped(setting_words(contest))), end="\n\n")
+    print("\n".join(summary(contest)), end="\n\n")
+    print("\n".join(_wrapped(f"{verdict(contest)} {exactness(contest)}")))
+    print(f"\nThe page is {page}")
     return 0
-
-
-def _marks(steps: int) -> list[int]:
-    return sorted({max(1, steps * part // 6) for part in (1, 2, 4, 6)})

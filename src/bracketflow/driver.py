@@ -24,6 +24,7 @@ from bracketflow.core import (
     whole_number,
 )
 from bracketflow.geometry import taken, upright
+from bracketflow.oracles import as_observation
 from bracketflow.stopping import Stop, as_answer
 
 Monitor = Callable[[State, Probe], None]
@@ -59,9 +60,9 @@ def _walk(
     settle: Callable[[State, State], State],
 ) -> Iterator[tuple[State, Probe, State]]:
     """Yield (state_t, probe_t, state_{t+1}); `settle` may hold back what becomes state_{t+1}."""
-    for operator in checked_stream(stream):
+    for observation in checked_stream(stream):
         try:
-            following, probe = method.step(operator, state)
+            following, probe = method.step(as_observation(observation), state)
         except ObservationError as error:
             refuse(error, state)
             continue
@@ -106,6 +107,8 @@ def run(
 
     Parameters
     ----------
+    monitors : functions of (state, probe)
+        Called at every step; one with a method `refused` is also told of bad observations.
     on_bad : "raise", "skip" or a function of a BadObservation
         What to do with a refused observation; with the last two it is counted in `Result.bad`,
         and `bad_limit` of them in a row end the run with TOO_MANY_BAD, or with NOT_SYMMETRIC when
@@ -113,10 +116,11 @@ def run(
         counted there too, and never raised: the method has dealt with it.
     """
     rules, watchers = _as_tuple(stop), _as_tuple(monitors)
-    bad = _BadLog(on_bad, bad_limit)
+    bad = _BadLog(on_bad, bad_limit, [w.refused for w in watchers if hasattr(w, "refused")])
     ending = _Ending(state)
     noticed = getattr(method, "events", None)
     events: deque[Event] = deque(maxlen=EVENTS_KEPT)
+    otherwise = Status.STREAM_ENDED
     try:
         for current, probe, following in _walk(method, stream, state, bad, ending.settle):
             bad.in_a_row.clear()
@@ -128,22 +132,22 @@ def run(
             if ending.decide(rules, current, probe, following):
                 break
     except _TooManyBad as verdict:
-        ending.close(verdict.status)
+        otherwise = verdict.status
     except KeyboardInterrupt:
-        ending.close(Status.INTERRUPTED)
-        if ending.probe is None:
+        otherwise = Status.INTERRUPTED
+        if ending.reached[2] is None:
             raise
-    if ending.probe is None:
+    status, state, last = ending.close(otherwise)
+    if last is None:
         raise _nothing_observed(bad.log)
-    ending.close(Status.STREAM_ENDED)
-    rotate = getattr(method, "rotates", False) and not ending.probe.is_square
+    rotate = getattr(method, "rotates", False) and not last.is_square
     averaged = getattr(method, "eigenvalues", None)
     return read_off(
-        ending.probe,
-        ending.state,
-        ending.status[()],
+        last,
+        state,
+        status,
         rotate=rotate,
-        eigenvalues=None if averaged is None else averaged(ending.state, ending.probe),
+        eigenvalues=None if averaged is None else averaged(state, last),
         bad=tuple(bad.log),
         events=tuple(events),
     )
@@ -173,11 +177,14 @@ class _TooManyBad(Exception):
 class _BadLog:
     """Applies `on_bad` to a refused observation and keeps the log."""
 
-    def __init__(self, on_bad: OnBad, limit: int):
+    def __init__(
+        self, on_bad: OnBad, limit: int, listeners: Sequence[Callable[[BadObservation], None]] = ()
+    ):
         if on_bad not in ("raise", "skip") and not callable(on_bad):
             raise ValueError(f'on_bad must be "raise", "skip" or a function, got {on_bad!r}')
         self.on_bad = on_bad
         self.limit = whole_number(limit, "bad_limit", at_least=1)
+        self.listeners = listeners
         self.log: list[BadObservation] = []
         self.in_a_row: list[str] = []
 
@@ -197,6 +204,8 @@ class _BadLog:
 
     def _enter(self, entry: BadObservation) -> None:
         self.log.append(entry)
+        for tell in self.listeners:
+            tell(entry)
         if callable(self.on_bad):
             self.on_bad(entry)
 
@@ -205,30 +214,38 @@ class _Ending:
     """Which members have stopped, why, and the state and probe each is to be reported with."""
 
     def __init__(self, state: State):
-        self.state = state
-        self.probe: Probe | None = None
-        self.status: Any = np.full(np.shape(state.steps), None, dtype=object)
+        # One attribute, set at once: whenever an interrupt comes, the three belong together.
+        self.reached: tuple[Any, State, Probe | None] = (
+            np.full(np.shape(state.steps), None, dtype=object),
+            state,
+            None,
+        )
 
     def decide(self, rules: Sequence[Stop], state: State, probe: Probe, following: State) -> bool:
         """Ask the rules, in order; True when every member has its status."""
         fired: Any = as_answer(None)
         for rule in rules:
             fired = np.where(_is_none(fired), as_answer(rule(state, probe)), fired)
-        open_ = _is_none(self.status)
+        status, kept, before = self.reached
+        open_ = _is_none(status)
         now = open_ & ~_is_none(fired)
-        self.status = np.where(now, fired, self.status)
+        status = np.where(now, fired, status)
         counted = state._replace(matvecs=state.matvecs + probe.matvecs)
-        self.state = select(open_, select(now, counted, following), self.state)
-        self.probe = probe if self.probe is None else _select_probe(open_, probe, self.probe)
-        return not _is_none(self.status).any()
+        self.reached = (
+            status,
+            select(open_, select(now, counted, following), kept),
+            probe if before is None else _select_probe(open_, probe, before),
+        )
+        return not _is_none(status).any()
 
     def settle(self, state: State, following: State) -> State:
         """The next state of the walk: frozen where stopped."""
-        return self.state
+        return self.reached[1]
 
-    def close(self, status: Status) -> None:
-        """Give every member still open this status."""
-        self.status = np.where(_is_none(self.status), as_answer(status), self.status)
+    def close(self, otherwise: Status) -> tuple[Any, State, Probe | None]:
+        """Status, state and probe; members still open get the status `otherwise`."""
+        status, state, probe = self.reached
+        return np.where(_is_none(status), as_answer(otherwise), status)[()], state, probe
 
 
 def _select_probe(mask: np.ndarray, chosen: Probe, other: Probe) -> Probe:

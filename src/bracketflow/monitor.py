@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from time import monotonic
 from types import TracebackType
-from typing import Any, Self, TextIO
+from typing import Any, Literal, Self, TextIO
 
 import numpy as np
 
 from bracketflow.certificates import rounding_bound
-from bracketflow.core import Probe, State, diagonal, to_host, whole_number
+from bracketflow.core import BadObservation, Probe, State, diagonal, to_host, whole_number
+from bracketflow.geometry import subspace_error
 
 Record = dict[str, Any]
 Sink = Callable[[Record], None]
@@ -40,8 +43,41 @@ MEASURES: Mapping[str, Measure] = {
 holds σ² plus the mean of the tracked eigenvalues."""
 
 
+def error_bars(method: Any, coverage: float = 0.95) -> dict[str, Measure]:
+    """Measures of a tracker for a `Recorder`: averaged eigenvalues, and what they are uncertain by.
+
+    `method` has `eigenvalues` and `read`, as `EigenTracker` has. An error is NaN where too little
+    has been averaged to know it.
+    """
+
+    def errors(state: State, name: str) -> np.ndarray:
+        found = getattr(method.read(state, coverage), name)
+        return np.where(found > 0, found, np.nan)
+
+    return {
+        "eigenvalues": method.eigenvalues,
+        "eigenvalue_errors": lambda state, probe: errors(state, "eigenvalue_errors"),
+        "vector_errors": lambda state, probe: errors(state, "vector_errors"),
+    }
+
+
+class SubspaceChange:
+    """A measure: `subspace_error` between the basis now and at the record before, NaN at first."""
+
+    def __init__(self) -> None:
+        self._before: Any = None
+
+    def __call__(self, state: State, probe: Probe) -> Any:
+        """Compare with the basis of the last call, and keep this one."""
+        before, self._before = self._before, state.basis
+        none = np.full(np.shape(state.steps), np.nan)
+        return none if before is None else subspace_error(before, state.basis)
+
+
 class Recorder:
-    """Keep a record of every `every`-th step: `step`, `matvecs` and the measures.
+    """Keep a record of every `every`-th step: `step`, `matvecs`, the measures and `bad`.
+
+    `bad` names the observations refused since the record before, with step and reason.
 
     Parameters
     ----------
@@ -69,6 +105,7 @@ class Recorder:
         self.keep = keep
         self.records: list[Record] = []
         self._calls = 0
+        self._bad: list[str] = []
 
     def __call__(self, state: State, probe: Probe) -> None:
         """Record this step if its turn has come."""
@@ -79,11 +116,17 @@ class Recorder:
             "step": _plain(state.steps),
             "matvecs": _plain(state.matvecs + probe.matvecs),
             **{name: _plain(measure(state, probe)) for name, measure in self.measures.items()},
+            "bad": "; ".join(self._bad),
         }
+        self._bad.clear()
         if self.keep:
             self.records.append(record)
         for sink in self.sinks:
             sink(record)
+
+    def refused(self, bad: BadObservation) -> None:
+        """Put a bad observation into the next record, with its step and reason."""
+        self._bad.append(f"step {bad.step}: {bad.reason}")
 
     def column(self, name: str) -> np.ndarray:
         """One measure over all records, as an array."""
@@ -91,16 +134,28 @@ class Recorder:
 
 
 class _FileSink:
-    """A text file opened at the first record and closed with the sink."""
+    """A text file opened at the first record and closed with the sink.
 
-    def __init__(self, path: str | Path):
+    `append` goes on with a file that another run has begun.
+    """
+
+    def __init__(self, path: str | Path, *, append: bool = False):
         self.path = Path(path)
+        self.append = append
         self._file: TextIO | None = None
 
     def _open(self) -> TextIO:
         if self._file is None:
-            self._file = self.path.open("w", encoding="utf-8", newline="")
+            how: Literal["a", "w"] = "a" if self.append else "w"
+            self._file = self.path.open(how, encoding="utf-8", newline="")
         return self._file
+
+    def flush(self, *, to_disk: bool = False) -> None:
+        """Hand what was written to the operating system, or all the way to the disk."""
+        if self._file is not None:
+            self._file.flush()
+            if to_disk:
+                os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Flush and close the file."""
@@ -134,11 +189,56 @@ class CSV(_FileSink):
     def __call__(self, record: Record) -> None:
         """Write one record."""
         row = dict(_flattened(record))
-        first = self._file is None
+        first = self._file is None and not (self.append and _has_content(self.path))
         writer = csv.DictWriter(self._open(), fieldnames=list(row))
         if first:
             writer.writeheader()
         writer.writerow(row)
+
+
+class TensorBoard:
+    """Every number of a record to a `SummaryWriter`, at the record's step.
+
+    Parameters
+    ----------
+    writer : torch.utils.tensorboard.SummaryWriter, or any object with its `add_scalar`
+    prefix : str
+        Put before the names; a list becomes name_0, name_1, …
+    """
+
+    def __init__(self, writer: Any, prefix: str = "bracketflow/"):
+        self.writer = writer
+        self.prefix = prefix
+
+    def __call__(self, record: Record) -> None:
+        """Write one record."""
+        step = int(np.max(record["step"]))
+        for name, value in _flattened({n: v for n, v in record.items() if n != "step"}):
+            if isinstance(value, int | float):
+                self.writer.add_scalar(self.prefix + name, value, step)
+
+
+class WandB:
+    """Every record to a Weights & Biases run, as one `run.log` with `step` among its values.
+
+    Parameters
+    ----------
+    run : what `wandb.init` gave, or any object with its `log`
+    prefix : str
+        Put before the names; a list becomes name_0, name_1, …
+    """
+
+    def __init__(self, run: Any, prefix: str = "bracketflow/"):
+        self.run = run
+        self.prefix = prefix
+
+    def __call__(self, record: Record) -> None:
+        """Write one record."""
+        self.run.log({self.prefix + name: value for name, value in _flattened(record)})
+
+
+def _has_content(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
 
 
 def _flattened(record: Record) -> list[tuple[str, Any]]:
@@ -156,31 +256,79 @@ class Progress:
     """A progress bar with rate and time left (extra `cli`); use it as a context manager.
 
     For example ``with Progress(500) as bar: run(method, stream, state, monitors=[bar])``.
+
+    Parameters
+    ----------
+    total : int, optional
+        Steps, or what `done` counts, when all is done.
+    label : str
+    done : function of (state, probe), optional
+        How far the run is; default: one step more.
+    below : function of (state, probe), optional
+        A line shown under the bar; without it the largest residual stands beside it.
+    stderr : bool
+        Show it there instead of on standard output.
     """
 
-    def __init__(self, total: int | None = None, label: str = "tracking"):
+    def __init__(
+        self,
+        total: int | None = None,
+        label: str = "tracking",
+        *,
+        done: Measure | None = None,
+        below: Measure | None = None,
+        stderr: bool = False,
+    ):
         try:
             from rich import progress as bars
+            from rich.console import Console, Group
+            from rich.live import Live
+            from rich.text import Text
         except ImportError:
             raise ImportError(
                 "Progress needs rich: pip install 'bracketflow[cli]', or pass another monitor"
             ) from None
+        console = Console(stderr=stderr)
         self._bar = bars.Progress(
             bars.TextColumn("{task.description}"),
             bars.BarColumn(),
             bars.MofNCompleteColumn(),
+            bars.TextColumn("{task.fields[rate]}"),
             bars.TimeRemainingColumn(),
             bars.TextColumn("{task.fields[note]}"),
+            console=console,
         )
-        self._task = self._bar.add_task(label, total=total, note="")
+        self._task = self._bar.add_task(label, total=total, note="", rate="")
+        self._done = done
+        self._below = below
+        self._line = Text("", overflow="ellipsis", no_wrap=True)
+        shown = self._bar if below is None else Group(self._bar, self._line)
+        self._live = Live(shown, console=console, refresh_per_second=10)
+        self._shown_at = 0.0
+        self._latest: tuple[State, Probe] | None = None
 
     def __call__(self, state: State, probe: Probe) -> None:
-        """Advance by one step and show the largest residual."""
-        worst = float(np.max(to_host(probe.residuals)))
-        self._bar.update(self._task, advance=1, note=f"largest residual {worst:.1e}")
+        """Advance; what takes a look at the run is shown ten times a second at most."""
+        self._latest = state, probe
+        if self._done is None:
+            self._bar.advance(self._task)
+        if monotonic() - self._shown_at >= 0.1:
+            self._shown_at = monotonic()
+            self._show(state, probe)
+
+    def _show(self, state: State, probe: Probe) -> None:
+        speed = self._bar.tasks[0].speed
+        shown: dict[str, Any] = {"rate": f"{speed:,.0f}/s" if speed else ""}
+        if self._done is not None:
+            shown["completed"] = float(self._done(state, probe))
+        if self._below is not None:
+            self._line.plain = str(self._below(state, probe))
+        else:
+            shown["note"] = f"largest residual {np.max(to_host(probe.residuals)):.1e}"
+        self._bar.update(self._task, **shown)
 
     def __enter__(self) -> Self:
-        self._bar.start()
+        self._live.start()
         return self
 
     def __exit__(
@@ -189,4 +337,6 @@ class Progress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._bar.stop()
+        if self._latest is not None:
+            self._show(*self._latest)
+        self._live.stop()

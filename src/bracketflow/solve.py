@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from bracketflow.core import Array, Probe, Result, State, namespace
+from bracketflow.core import Array, ObservationError, Probe, Result, State, namespace
 from bracketflow.driver import Method, Monitor, OnBad, checked_stream, column_norms, read_off, run
 from bracketflow.geometry import random_basis
-from bracketflow.oracles import Operator, as_operator
+from bracketflow.oracles import Operator, as_observation, as_operator
 from bracketflow.stopping import Stop, residual_status, tolerance
 from bracketflow.stopping import max_steps as steps_at_most
 from bracketflow.tracker import EigenTracker
 
 Which = Literal["largest", "smallest"]
+SEARCHED = 100  # observations to look at for the first that is an operator
 
 
 def decompose(
@@ -31,7 +32,7 @@ def decompose(
 
     Stops when max r_i ≤ tol · spread (see `residual_below`) or after `max_steps`.
     """
-    operator = _oriented(as_operator(A, static=True), which)
+    operator = oriented(as_operator(A, static=True), which)
     if operator.n is None:
         raise ValueError("A is a callable of unknown size: pass bf.as_operator(A, n)")
     method = EigenTracker()
@@ -40,7 +41,7 @@ def decompose(
     result = run(method, itertools.repeat(operator), state, stop=stop)
     rotate = not result.probe.is_square
     result = read_off(result.probe, result.state, result.status, rotate=rotate)
-    return _reoriented(result, which)
+    return reoriented(result, which)
 
 
 def _ritz_residual_below(method: EigenTracker, tol: float) -> Stop:
@@ -78,11 +79,7 @@ def track(
     `bf.as_operator(f, n)`).
     """
     observations = iter(checked_stream(stream))
-    try:
-        first = next(observations)
-    except StopIteration:
-        raise ValueError("stream is empty: nothing was observed") from None
-    operator = as_operator(first)
+    begin, operator = _first_operator(observations, on_bad)
     if operator.n is None:
         raise ValueError(
             "the stream's first operator is a callable of unknown size: wrap it, "
@@ -90,16 +87,39 @@ def track(
         )
     start = _start(operator, operator.n, k, rng)
     method = EigenTracker() if method is None else method
-    oriented = (_oriented(x, which) for x in itertools.chain([first], observations))
-    result = run(method, oriented, method.init(start), stop=stop, monitors=monitors, on_bad=on_bad)
-    return _reoriented(result, which)
+    turned = (_oriented_or_bad(x, which) for x in itertools.chain(begin, observations))
+    result = run(method, turned, method.init(start), stop=stop, monitors=monitors, on_bad=on_bad)
+    return reoriented(result, which)
+
+
+def _first_operator(observations: Iterator[Any], on_bad: OnBad) -> tuple[list[Any], Operator]:
+    """The observations up to the first that is an operator, and that operator."""
+    begin: list[Any] = []
+    for observation in observations:
+        begin.append(observation)
+        try:
+            return begin, as_operator(observation)
+        except (TypeError, ValueError):
+            if on_bad == "raise" or len(begin) == SEARCHED:
+                raise
+    if begin:
+        raise ValueError(f"stream held no operator among its {len(begin)} observations")
+    raise ValueError("stream is empty: nothing was observed")
+
+
+def _oriented_or_bad(x: Any, which: str) -> Any:
+    """`oriented`, or `x` itself where it is no operator: the loop refuses it."""
+    try:
+        return oriented(as_observation(x), which)
+    except ObservationError:
+        return x
 
 
 def _start(operator: Operator, n: int, k: int | None, rng: Any) -> Array:
     return random_basis(n, k, rng=rng, ensemble=operator.ensemble, like=operator.like)
 
 
-def _oriented(x: Any, which: str) -> Operator:
+def oriented(x: Any, which: str) -> Operator:
     """`x`, or −x when the smallest eigenvalues are wanted."""
     if which not in ("largest", "smallest"):
         raise ValueError(f'which must be "largest" or "smallest", got {which!r}')
@@ -109,7 +129,7 @@ def _oriented(x: Any, which: str) -> Operator:
     return operator.derived(product=lambda block: -(operator @ block))
 
 
-def _reoriented(result: Result, which: str) -> Result:
+def reoriented(result: Result, which: str) -> Result:
     """The result for −C turned back into one for C, still in descending order."""
     if which == "largest":
         return result

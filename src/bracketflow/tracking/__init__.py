@@ -1,0 +1,1 @@
+"""`bracketflow track`: a file followed into a folder, with a page; it can be resumed."""

@@ -1,0 +1,109 @@
+"""The folder of a run: what it holds, and what may be done to it."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bracketflow.atomic import write_atomically
+from bracketflow.checkpoint import load, save
+from bracketflow.core import State
+from bracketflow.locking import LOCK
+from bracketflow.tracking.rows import RowTracker, eigenpairs, ledger_of
+
+MANIFEST = "run.json"
+CHECKPOINT = "checkpoint.bf"
+SERIES = "series.csv"
+EIGENPAIRS = "eigenpairs.npz"
+PAGE = "index.html"
+PREVIOUS = "previous"
+
+
+@dataclass(frozen=True)
+class Folder:
+    """An output folder; every file in it is whole or absent, but for the growing series."""
+
+    path: Path
+
+    def __truediv__(self, name: str) -> Path:
+        """The path of a file in it."""
+        return self.path / name
+
+    def earlier(self, *, resume: bool, force: bool) -> dict[str, Any]:
+        """The manifest of the run it holds, empty if there is none; an error if it is in the way.
+
+        Looks only; nothing is written.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise ValueError(f"{self.path}: is a file: give a folder with --out")
+        held, manifest = self._contents(), self._manifest()
+        if resume and not manifest:
+            raise ValueError(f"{self.path}: holds no run to resume: leave --resume out")
+        if held and not (resume or force):
+            names = ", ".join(path.name for path in held[:3])
+            what = "an earlier run" if manifest else f"other contents ({names} …)"
+            ways = "--resume to go on with it, --force" if manifest else "--force"
+            raise ValueError(
+                f"{self.path}: holds {what}: pass {ways} to put it aside and start anew, or choose "
+                "another --out"
+            )
+        return manifest
+
+    def _contents(self) -> list[Path]:
+        if not self.path.is_dir():
+            return []
+        return sorted(p for p in self.path.iterdir() if p.name not in (LOCK, PREVIOUS))
+
+    def _manifest(self) -> dict[str, Any]:
+        path = self / MANIFEST
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            return {**found, "settings": dict(found["settings"])}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"{path}: damaged, it does not describe a run: {error}") from None
+
+    def put_aside(self) -> None:
+        """Move an earlier run to previous/1, the next one to previous/2, …"""
+        old, shelf = self._contents(), self / PREVIOUS
+        if not old:
+            return
+        count = 1 + (len(list(shelf.iterdir())) if shelf.is_dir() else 0)
+        (shelf / str(count)).mkdir(parents=True)
+        for path in old:
+            path.rename(shelf / str(count) / path.name)
+
+    def load_state(self) -> State:
+        """The state to go on from."""
+        path = self / CHECKPOINT
+        if not path.exists():
+            raise ValueError(f"{path}: none was written yet: start anew with --force")
+        return load(path).state
+
+    def save_state(self, state: State, method: RowTracker) -> None:
+        """Write the checkpoint; the series must be on the disk before."""
+        ledger = ledger_of(state)
+        plain = (
+            *ledger._replace(
+                moments=tuple(ledger.moments),  # type: ignore[arg-type]
+                noticed=tuple(tuple(event) for event in ledger.noticed),  # type: ignore[misc]
+            ),
+        )
+        save(self / CHECKPOINT, state._replace(memory=plain), method=method.tracker)
+
+    def write_manifest(self, content: dict[str, Any]) -> None:
+        """Write what the run is and how far it has come."""
+        text = json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n"
+        write_atomically(self / MANIFEST, [text.encode()])
+
+    def write_eigenpairs(self, state: State, method: RowTracker) -> None:
+        """Write `eigenpairs`: eigenvectors are columns, by descending eigenvalue."""
+        buffer = io.BytesIO()
+        np.savez(buffer, **eigenpairs(state, method))  # type: ignore[arg-type]
+        write_atomically(self / EIGENPAIRS, [buffer.getvalue()])

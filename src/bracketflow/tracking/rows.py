@@ -1,0 +1,232 @@
+"""EigenTracker on rows of data: centring, total variance and levels travel in the state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bracketflow.core import Array, Event, Probe, State, contiguous, epsilon, to_host
+from bracketflow.geometry import subspace_error, upright
+from bracketflow.oracles import Operator, gram
+from bracketflow.streams import Moments, covariance, second_moment
+from bracketflow.tracker import EigenTracker, Reading, average
+
+
+class Ledger(NamedTuple):
+    """Memory of a `RowTracker`: the tracker's own, and what the rows say beside it."""
+
+    tracker: Any
+    read: int = 0
+    """Rows read, with those of batches that were held back as outliers."""
+    moments: Moments = Moments()
+    reference: float = 0.0
+    """Averaged level from which the tracker's eigenvalues are counted."""
+    total: float = 0.0
+    """Averaged total variance tr C."""
+    floor: float = float("nan")
+    """Mean of the unseen eigenvalues of the last batch: (tr C_t − k s_t)/(n − k)."""
+    change: float = 0.0
+    """`subspace_error` between the last two bases."""
+    noticed: tuple[Event, ...] = ()
+    """Events of the last step."""
+
+
+@dataclass(eq=False)
+class Batch(Operator):
+    """`gram(rows)` that remembers its rows."""
+
+    rows: Any = None
+
+
+def as_batch(rows: Any) -> Batch:
+    """Rows (b, n) as an observation for a `RowTracker`."""
+    plain = gram(rows)
+    return Batch(**{part.name: getattr(plain, part.name) for part in fields(Operator)}, rows=rows)
+
+
+@dataclass(frozen=True)
+class RowTracker:
+    """`EigenTracker` for batches of rows: eigenvectors of their covariance.
+
+    A method like any other, but an observation must be a `Batch`. Everything it needs to go on is
+    in the state, so a checkpoint resumes to the last bit.
+
+    Parameters
+    ----------
+    centre : bool
+        Take the running mean of the rows out; without it the second moments Σxxᵀ/N are tracked.
+    tracker : EigenTracker
+    """
+
+    centre: bool = True
+    tracker: EigenTracker = field(default_factory=EigenTracker)
+
+    def init(self, basis: Array, rng: Any = None) -> State:
+        """State at an orthonormal basis."""
+        state = self.tracker.init(basis, rng)
+        return state._replace(memory=Ledger(state.memory))
+
+    def step(self, batch: Batch, state: State) -> tuple[State, Probe]:
+        """One batch: new state, and the probe of the state that went in."""
+        rows, ledger, before = batch.rows, ledger_of(state), _bare(state)
+        make = covariance if self.centre else second_moment
+        operator, total, moments = make(rows, ledger.moments)
+        after, probe = self.tracker.step(operator, before)
+        noticed = self.tracker.events(before, after)
+        ledger = ledger._replace(
+            tracker=after.memory, read=ledger.read + int(rows.shape[0]), noticed=noticed
+        )
+        if after.steps == before.steps:  # held back as an outlier: its mean must not count either
+            return after._replace(memory=ledger), probe
+        memory = float(_read(after).memory)
+        gain = min(operator.weight / memory, 1.0) if memory > 0 else 1.0
+        reference = _reference_level(operator, before, after, probe)
+        n, k = probe.basis.shape
+        unseen = (total - k * float(probe.background)) / (n - k) if k < n else np.nan
+        ledger = ledger._replace(
+            moments=moments,
+            reference=ledger.reference + gain * (reference - ledger.reference),
+            total=ledger.total + gain * (total - ledger.total),
+            floor=unseen,
+            change=_distance(before.basis, after.basis),
+        )
+        return after._replace(memory=ledger), probe
+
+    def events(self, before: State, after: State) -> tuple[Event, ...]:
+        """What the tracker noticed in the step to `after`."""
+        return ledger_of(after).noticed
+
+    def eigenvalues(self, state: State, probe: Probe) -> Array:
+        """Averaged eigenvalues of the covariance, one a column, background included."""
+        if np.min(state.steps) == 0:
+            return self.tracker.eigenvalues(_bare(state), probe)
+        return variances(state)
+
+    def read(self, state: State, coverage: float = 0.95) -> Reading:
+        """The tracker's reading; its eigenvalues are less their mean."""
+        return _read(_bare(state), coverage)
+
+
+def ledger_of(state: State) -> Ledger:
+    """The memory of a `RowTracker`'s state, also after it has been read from a file."""
+    ledger = Ledger(*state.memory)
+    noticed = tuple(Event(*event) for event in ledger.noticed)
+    return ledger._replace(moments=Moments(*ledger.moments), noticed=noticed)
+
+
+def variances(state: State) -> np.ndarray:
+    """Averaged variance of the rows along each column of the basis."""
+    return np.asarray(_above_reference(_bare(state)) + ledger_of(state).reference)
+
+
+def background(state: State) -> float:
+    """Averaged mean of the eigenvalues that are not tracked; NaN for a full basis."""
+    n, k = state.basis.shape
+    if n == k:
+        return float("nan")
+    return float((ledger_of(state).total - variances(state).sum()) / (n - k))
+
+
+def eigenpairs(state: State, method: RowTracker) -> dict[str, np.ndarray]:
+    """Figures of a state by descending eigenvalue: what `eigenpairs.npz` holds."""
+    reading, values = method.read(state), variances(state)
+    order = np.argsort(-values, kind="stable")
+    mean = ledger_of(state).moments.mean
+    return {
+        "eigenvalues": values[order],
+        "eigenvectors": upright(state.basis[:, order]),
+        "eigenvalue_errors": known_errors(reading.eigenvalue_errors)[order],
+        "vector_errors": known_errors(reading.vector_errors)[order],
+        "mean": np.zeros(state.basis.shape[0]) if mean is None else mean,
+        "background": np.asarray(background(state)),
+        "total_variance": np.asarray(ledger_of(state).total),
+    }
+
+
+def known_errors(errors: np.ndarray) -> np.ndarray:
+    """Error bars as read, NaN where too little has been averaged to know them."""
+    return np.where(errors > 0, errors, np.nan)
+
+
+def vector_error_words(error: float | None) -> str:
+    """The error of a vector for people: √2 is all it can be, and says nothing."""
+    if error is None:
+        return "unknown"
+    return f"{error:.2g}" if error < 1.4 else "undetermined"
+
+
+def summary(state: State, method: RowTracker) -> dict[str, Any]:
+    """The figures of a state in plain numbers, None where there is none."""
+    pairs, reading = eigenpairs(state, method), method.read(state)
+    total = float(pairs["total_variance"])
+    n, k = state.basis.shape
+    numbers = {
+        "eigenvalues": pairs["eigenvalues"],
+        "eigenvalue_errors": pairs["eigenvalue_errors"],
+        "vector_errors": pairs["vector_errors"],
+        "share": pairs["eigenvalues"] / total if total > 0 else np.full(k, np.nan),
+        "background": pairs["background"],
+        "total_variance": pairs["total_variance"],
+        "averaged_rows": reading.memory,
+    }
+    return {
+        "rows": ledger_of(state).read,
+        "columns": n,
+        "k": k,
+        "steps": int(state.steps),
+        "matvecs": int(state.matvecs),
+        "jumps": int(reading.jumps),
+        **{name: _json_ready(np.asarray(value).tolist()) for name, value in numbers.items()},
+    }
+
+
+def _json_ready(value: Any) -> Any:
+    """Numbers for JSON, which has no NaN."""
+    if isinstance(value, list):
+        return [_json_ready(item) for item in value]
+    return value if np.isfinite(value) else None
+
+
+def _distance(before: Array, after: Array) -> float:
+    """`subspace_error`, exactly 0 where nothing has turned but by rounding."""
+    distance = float(subspace_error(before, after))
+    return distance if distance > 8 * epsilon(after) * after.size**0.5 else 0.0
+
+
+def _bare(state: State) -> State:
+    """The state as the tracker knows it."""
+    return state._replace(memory=state.memory[0])
+
+
+def _read(state: State, coverage: float = 0.95) -> Reading:
+    with np.errstate(over="ignore", invalid="ignore"):  # 0/0 before anything is averaged
+        return EigenTracker().read(state, coverage)
+
+
+def _averages(state: State) -> average.Mean | None:
+    """The tracker's running mean, where it keeps one on the leading columns."""
+    if state.basis.shape[-1] == state.basis.shape[-2]:
+        return None
+    mean = average.restored(state.memory[0])
+    return mean if mean.gain.count > 0 else None
+
+
+def _above_reference(state: State) -> np.ndarray:
+    k, mean = state.basis.shape[-1], _averages(state)
+    values = _read(state).eigenvalues if mean is None else to_host(mean.values)[:k]
+    return np.asarray(values, dtype=float)
+
+
+def _reference_level(operator: Operator, before: State, after: State, probe: Probe) -> float:
+    """Level of this observation from which the tracker counts its eigenvalues.
+
+    That of its fixed reference column; of all columns together where it has none. Averaged along
+    with the eigenvalues it gives their height above zero, free of the first steps' wrong bases.
+    """
+    mean = _averages(after)
+    if mean is None:
+        return float(probe.background)
+    column = contiguous(mean.reference)
+    return float((column.T @ (operator @ column))[0, 0])
