@@ -1,0 +1,118 @@
+"""The three pictures of the page: tracks, errors, noise floor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bracketflow.demo.contest import OURS, Contest
+from bracketflow.demo.words import labels
+from bracketflow.experiments.figures import CYCLE, STYLE, inline_svg, power_of_ten
+from bracketflow.experiments.store import FIGURES
+
+TRUTH = "#8d95a1"  # readable on white and on near-black
+Picture = Callable[[Contest, Any], None]
+
+
+def picture(contest: Contest, directory: Path, name: str) -> str | None:
+    """The picture `name` as SVG for a page, also kept in `directory`; None without matplotlib."""
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+    except ImportError:
+        return None
+    draw, height = PICTURES[name]
+    style: Any = {**STYLE, "svg.hashsalt": name}
+    (directory / FIGURES).mkdir(parents=True, exist_ok=True)
+    with mpl.rc_context(style):
+        figure = Figure(figsize=(9, height), layout="constrained")
+        draw(contest, figure)
+        path = directory / FIGURES / f"{name}.svg"
+        figure.savefig(path, transparent=True, metadata={"Date": None})
+    return inline_svg(directory, name)
+
+
+def _tracks(contest: Contest, figure: Any) -> None:
+    """Angles against batches, one panel a contender, the truth behind them."""
+    panels = figure.subplots(2, 2, sharex=True, sharey=True).flat
+    for colour, (name, label), axes in zip(CYCLE, labels(contest).items(), panels, strict=False):
+        axes.plot(_with_jump(contest), color=TRUTH, linewidth=4, alpha=0.6)
+        axes.plot(contest.tracks[name].angles, ".", color=colour, markersize=2)
+        axes.set_title(label)
+    for axes in figure.axes[len(contest.tracks) :]:
+        axes.remove()
+    figure.axes[0].set_ylim(-75, 50)
+    figure.supylabel("direction, degrees")
+    figure.supxlabel("batch")
+
+
+def _with_jump(contest: Contest) -> np.ndarray:
+    """The true angles, with a gap in the line where the source jumps."""
+    angles = contest.scene.angles.copy()
+    angles[contest.scene.jump, 0] = np.nan
+    return np.asarray(angles)
+
+
+def _errors(contest: Contest, figure: Any) -> None:
+    """Subspace error against batches; batches that alone hide a source are shaded."""
+    axes = figure.subplots()
+    for i, (name, label) in enumerate(labels(contest).items()):
+        width, order = (2.0, 3) if name == OURS else (0.9, 2)
+        errors = contest.subspace_errors(name)
+        axes.semilogy(errors, color=CYCLE[i], linewidth=width, zorder=order, label=label)
+    axes.set(xlabel="batch", ylabel="subspace error", ylim=(None, 1.1))
+    _shade(contest, axes)
+    _plain_powers(axes)
+    figure.legend(loc="outside lower center", ncols=3)
+
+
+def _shade(contest: Contest, axes: Any) -> None:
+    hidden = contest.scene.hidden
+    axes.fill_between(
+        np.arange(len(hidden)),
+        0,
+        1,
+        where=hidden,
+        step="mid",
+        transform=axes.get_xaxis_transform(),
+        color=TRUTH,
+        alpha=0.25,
+        linewidth=0,
+        label="one batch alone hides a source",
+    )
+
+
+def _floor(contest: Contest, figure: Any) -> None:
+    """σ² and our estimate; below them the tracker's eigenvalues with their error bars."""
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    upper.semilogy(contest.scene.floor, color=TRUTH, linewidth=4, alpha=0.6, label="noise floor σ²")
+    upper.semilogy(contest.floor, color=CYCLE[0], linewidth=1, label="our estimate")
+    upper.set_ylabel("σ²")
+    _plain_powers(upper)
+    values, bars = contest.eigenvalues
+    truth = contest.scene.signal_eigenvalues
+    batches = np.arange(len(values))
+    lower.plot(truth - truth.mean(axis=-1, keepdims=True), color=TRUTH, linewidth=4, alpha=0.6)
+    for value, bar, colour in zip(values.T, bars.T, CYCLE, strict=False):
+        lower.fill_between(batches, value - bar, value + bar, color=colour, alpha=0.25, linewidth=0)
+        lower.plot(value, color=colour, linewidth=1)
+    reach = 1.5 * np.max(abs(truth - truth.mean(axis=-1, keepdims=True)))
+    lower.set(xlabel="batch", ylabel="eigenvalues less their mean", ylim=(-reach, reach))
+    figure.legend(loc="outside lower center", ncols=4)
+
+
+def _plain_powers(axes: Any) -> None:
+    """Label a logarithmic axis in plain text: the page's own font draws it."""
+    from matplotlib.ticker import FuncFormatter
+
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: power_of_ten(value)))
+
+
+PICTURES: dict[str, tuple[Picture, float]] = {
+    "tracks": (_tracks, 5.6),
+    "errors": (_errors, 4.2),
+    "floor": (_floor, 5.4),
+}
