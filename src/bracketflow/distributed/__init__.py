@@ -1,0 +1,22 @@
+"""More than one process or machine: rows and operators spread over torch.distributed.
+
+Every rank runs the same method on the same basis. Only the block product is shared: each rank
+multiplies with what it holds, one all-reduce adds the parts up, and every rank goes on with the
+same bits. Start the processes with `torchrun`, then `torch.distributed.init_process_group`.
+"""
+
+from bracketflow.distributed.operators import OverRanks, ShardedOperator, ShardedRows
+from bracketflow.distributed.ranks import GroupError, check_ranks, on_first_rank, start
+from bracketflow.distributed.rows import own_rows, row_batches
+
+__all__ = [
+    "GroupError",
+    "OverRanks",
+    "ShardedOperator",
+    "ShardedRows",
+    "check_ranks",
+    "on_first_rank",
+    "own_rows",
+    "row_batches",
+    "start",
+]

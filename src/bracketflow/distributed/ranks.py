@@ -1,0 +1,193 @@
+"""The ranks of a process group: that they agree at the start, and what only the first one does."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+try:
+    import torch
+    import torch.distributed as dist
+except ImportError:  # pragma: no cover
+    raise ImportError(
+        "bracketflow.distributed needs PyTorch: pip install 'bracketflow[torch]'"
+    ) from None
+
+from bracketflow.checkpoint import load
+from bracketflow.core import Array, Probe, State
+from bracketflow.driver import Method, Monitor
+
+
+class GroupError(ConnectionError):
+    """The ranks no longer work together: one died, hangs, or holds another basis."""
+
+
+def process_group(group: Any = None) -> Any:
+    """`group`, or the default one; a ValueError that names the remedy when there is none."""
+    if not dist.is_initialized():
+        raise ValueError(
+            "group: no process group is running: start the script with torchrun and call "
+            "torch.distributed.init_process_group('gloo') first ('nccl' for GPUs)"
+        )
+    return dist.group.WORLD if group is None else group
+
+
+def together(collective: Callable[..., Any], *args: Any, group: Any) -> Any:
+    """Run a collective; a rank that is gone or silent becomes a `GroupError`."""
+    try:
+        return collective(*args, group=group)
+    except RuntimeError as error:
+        raise GroupError(
+            f"rank {dist.get_rank(group)} of {dist.get_world_size(group)} got no answer: another "
+            "rank has died, raised, or was silent for longer than the timeout of the process "
+            "group. The first error among the ranks is the cause; `torchrun --max-restarts` "
+            f"starts them all again, from the last checkpoint. ({error})"
+        ) from error
+
+
+def gathered(value: Any, group: Any) -> list[Any]:
+    """The `value` of every rank, on every rank."""
+    values = [None] * dist.get_world_size(group)
+    together(dist.all_gather_object, values, value, group=group)
+    return values
+
+
+def from_first(value: Any, group: Any) -> Any:
+    """The first rank's `value`, on every rank."""
+    box = [value]
+
+    def broadcast(box: list[Any], *, group: Any) -> None:
+        dist.broadcast_object_list(box, src=dist.get_global_rank(group, 0), group=group)
+
+    together(broadcast, box, group=group)
+    return box[0]
+
+
+def refuse_differences(description: dict[str, Any], group: Any) -> None:
+    """A ValueError on every rank unless all ranks give the same description."""
+    first, *others = gathered(description, group)
+    wrong = [
+        f"{name} is {other.get(name)!r} on rank {rank} but {first.get(name)!r} on rank 0"
+        for rank, other in enumerate(others, start=1)
+        for name in sorted({*first, *other})
+        if other.get(name) != first.get(name)
+    ]
+    if wrong:
+        raise ValueError(f"the ranks must agree, but {'; '.join(wrong)}")
+
+
+def described(block: Array) -> dict[str, Any]:
+    """Shape, dtype and library of an array."""
+    dtype, library = array_type(block)
+    *ensemble, n, k = block.shape
+    return {"ensemble": tuple(ensemble), "n": n, "k": k, "dtype": dtype, "library": library}
+
+
+def array_type(array: Array | None) -> tuple[str, str]:
+    """Dtype and library by name; empty for None."""
+    if array is None:
+        return "", ""
+    library = "NumPy" if isinstance(array, np.ndarray) else "torch"
+    return str(array.dtype).removeprefix("torch."), library
+
+
+def empty_array(dtype: str, library: str, group: Any) -> Array | None:
+    """An array of that type with nothing in it, where this group works."""
+    if not library:
+        return None
+    if library == "NumPy":
+        return np.empty(0, dtype=dtype)
+    return torch.empty(0, dtype=getattr(torch, dtype), device=device_of(group))
+
+
+def check_ranks(method: Method, state: State, group: Any = None) -> None:
+    """Raise on every rank unless all have the same method, basis shape, dtype and step count."""
+    facts = {**described(state.basis), **_configured(method)}
+    facts["steps"] = np.asarray(state.steps).tolist()
+    refuse_differences(facts, process_group(group))
+
+
+def _configured(method: Method) -> dict[str, Any]:
+    """What the method is made of; functions by name, for their addresses differ."""
+    return {"method": re.sub(r" at 0x[0-9a-f]+", "", repr(method))}
+
+
+def start(
+    method: Method, basis: Array, *, checkpoint: str | Path | None = None, group: Any = None
+) -> State:
+    """The same state on every rank: the first rank's checkpoint, or its `basis` where none exists.
+
+    Only the first rank reads the file, so it need not be visible to the others. The state has
+    absorbed `state.steps` observations: to resume, go on with the next one.
+
+    Raises
+    ------
+    ValueError
+        The ranks differ in the method, n, k or dtype, or the checkpoint does not fit them.
+    """
+    group = process_group(group)
+    refuse_differences({**described(basis), **_configured(method)}, group)
+    mine = dist.get_rank(group) == 0
+    raw, problem = from_first(_read(checkpoint) if mine else None, group)
+    if problem is not None:
+        raise ValueError(f"checkpoint: {problem}")
+    if raw is None:
+        return method.init(from_first(basis if mine else None, group))
+    state = _loaded(raw, method, basis)
+    check_ranks(method, state, group)
+    return state
+
+
+def _read(path: str | Path | None) -> tuple[bytes | None, str | None]:
+    """The bytes of the file, None where there is none; and what is wrong."""
+    if path is None:
+        return None, None
+    try:
+        return Path(path).read_bytes(), None
+    except FileNotFoundError:
+        return None, None
+    except OSError as error:
+        return None, f"{path} cannot be read: {error}"
+
+
+def _loaded(raw: bytes, method: Method, basis: Array) -> State:
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, "checkpoint")
+        copy.write_bytes(raw)
+        loaded = load(copy, device=getattr(basis, "device", None))
+    if loaded.method is not None and loaded.method != method:
+        raise ValueError(
+            f"checkpoint: written by {loaded.method!r}, but the method is {method!r}: "
+            "use that one, or another path"
+        )
+    held, wanted = described(loaded.state.basis), described(basis)
+    if held != wanted:
+        raise ValueError(f"checkpoint: its basis is {held}, but the one given is {wanted}")
+    return loaded.state
+
+
+def on_first_rank(monitors: Monitor | Iterable[Monitor], group: Any = None) -> Monitor:
+    """A monitor that runs `monitors` on the first rank and nothing elsewhere.
+
+    For `bf.Checkpoint`, progress and sinks. A rank that is ahead waits in its next product.
+    """
+    watchers = (monitors,) if callable(monitors) else tuple(monitors)
+    if dist.get_rank(process_group(group)) != 0:
+        watchers = ()
+
+    def watch(state: State, probe: Probe) -> None:
+        for monitor in watchers:
+            monitor(state, probe)
+
+    return watch
+
+
+def device_of(group: Any) -> torch.device:
+    """Where the arrays of this group's messages must be: a GPU for nccl, the host otherwise."""
+    on_gpu = "nccl" in str(dist.get_backend(group))
+    return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
