@@ -1,5 +1,7 @@
 # make demo   sets up, runs the main job, shows its result
 # make test   sets up, runs the tests
+# make soak   the long tests: a large file, kills, hostile input, a million steps of every method
+# make soak   the long endurance runs: a 4 GB file, kills, a million steps, hostile input
 # make check  what continuous integration runs: format, lint, types, import rules, tests
 PYTHON ?= python3
 VENV   ?= .venv
@@ -9,14 +11,17 @@ STAMP  := $(VENV)/.ready
 export OMP_NUM_THREADS ?= 1
 export MPLBACKEND ?= Agg
 
-.PHONY: demo test check lint bench clean
+.PHONY: demo test check lint bench soak clean
 
-# The CPU build of torch goes in first: otherwise a bare "torch" may pull several GB of CUDA.
+# The CPU build of torch goes in first: otherwise a bare "torch" may pull several GB of CUDA. For the
+# same reason curvlinops, which only tests use, comes without its dependencies.
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet "torch==2.13.0"
-	$(BIN)/python -m pip install --quiet -e ".[torch,sklearn,cli,files,dev]"
+	$(BIN)/python -m pip install --quiet -e ".[torch,sklearn,cli,files,examples,dev]"
+	$(BIN)/python -m pip install --quiet tqdm opt-einsum einops mpmath jaxtyping unfoldNd
+	$(BIN)/python -m pip install --quiet --no-deps backpack-for-pytorch einconv linear_operator curvlinops-for-pytorch
 	touch $@
 
 demo: $(STAMP)
@@ -35,6 +40,10 @@ check: lint test
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/core.py
+
+soak: $(STAMP)
+	$(BIN)/python benchmarks/soak_file.py
+	$(BIN)/python benchmarks/endurance.py
 
 clean:
 	rm -rf $(VENV) out build dist

@@ -1,5 +1,6 @@
 """Light import, complete exports, documents that agree with the code."""
 
+import os
 import re
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import bracketflow as bf
+from bracketflow.cli import _parser
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "bracketflow"
@@ -59,6 +61,38 @@ def test_readme_examples_run_as_printed(block, capsys):
         assert float(shown) <= 10 * float(promised)
 
 
+def readme_commands():
+    """Calls in a terminal, block by block: what stands behind the prompts."""
+    blocks = re.findall(r"```console\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    return [re.findall(r"^\$ (.*)$", block, re.M) for block in blocks]
+
+
+@pytest.mark.parametrize("commands", readme_commands())
+def test_readme_commands_run_as_printed(commands, tmp_path):
+    assert commands
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    for command in commands:
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=tmp_path,
+            env={**os.environ, "PATH": path, "MPLBACKEND": "Agg"},
+            capture_output=True,
+            text=True,
+        )
+        # `certify` says with 1 that something is not guaranteed, and that is an answer.
+        answers = (0, 1) if " certify " in command else (0,)
+        assert done.returncode in answers, (command, done.stderr)
+        assert done.stderr == "", command
+
+
+def test_readme_names_no_command_that_cannot_be_parsed():
+    blocks = (ROOT / "README.md").read_text().split("```")[1::2]
+    lines = [line for block in blocks for line in block.splitlines() if line[:12] == "bracketflow "]
+    assert lines
+    for line in lines:
+        _parser().parse_args(line.partition("#")[0].split()[1:])
+
+
 def test_architecture_page_names_every_module():
     page = (ROOT / "docs" / "architecture.md").read_text()
     modules = {p.name for p in SOURCE.glob("*.py")} - {"__init__.py"}
@@ -80,5 +114,10 @@ def test_nothing_prints_outside_the_command_line():
         for path in SOURCE.rglob("*.py")
         if re.search(r"^\s*print\(", path.read_text(), re.M)
     ]
-    allowed = {"cli.py", "experiments/command.py", "experiments/progress.py"}
+    allowed = {
+        "cli.py",
+        "experiments/command.py",
+        "experiments/progress.py",
+        "tracking/command.py",
+    }
     assert set(loud) <= allowed

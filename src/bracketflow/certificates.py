@@ -132,6 +132,9 @@ def certify_record(
         raise ValueError(
             f"record has no {missing}: it must come from a Recorder with its standard measures"
         ) from None
+    except (TypeError, OverflowError) as error:
+        raise ValueError(f"record holds something else than numbers: {error}") from None
+    _check_record(residuals, quotients, (background, rounding, spread), n)
     total = np.sqrt(np.sum(residuals**2, axis=-1))
     evidence = _Evidence(
         quotients=quotients,
@@ -149,6 +152,21 @@ def certify_record(
     return _conclude(
         evidence, choose(worst <= tol * spread, Status.CONVERGED, floored), tol, unseen
     )
+
+
+def _check_record(
+    residuals: np.ndarray, quotients: np.ndarray, scalars: tuple[np.ndarray, ...], n: int
+) -> None:
+    """Raise unless the entries of a record are finite and belong together."""
+    shape = residuals.shape
+    fits = bool(shape) and quotients.shape == shape and 1 <= shape[-1] <= n
+    if not fits or any(scalar.shape != shape[:-1] for scalar in scalars):
+        raise ValueError(
+            f"record does not fit together: {residuals.shape} residuals, {quotients.shape} "
+            f"eigenvalues, n = {n}"
+        )
+    if not all(np.isfinite(part).all() for part in (residuals, quotients, *scalars)):
+        raise ValueError("record holds numbers that are not finite: nothing is proved by it")
 
 
 def rounding_bound(probe: Probe) -> np.ndarray:

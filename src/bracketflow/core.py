@@ -180,7 +180,8 @@ class ObservationError(ValueError):
     Attributes
     ----------
     reason : str
-        The short cause: "non-finite", "wrong shape", "not symmetric", "drowned" or "raised".
+        The short cause: "non-finite", "wrong shape", "wrong type", "not symmetric", "drowned" or
+        "raised".
     members : tuple of index tuples
         The ensemble members concerned; empty for a single problem.
     """

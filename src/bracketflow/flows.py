@@ -114,10 +114,10 @@ class Certified:
     def size(
         self, probe: Probe, steps: Any, memory: Any, top_weight: float | None
     ) -> tuple[Scalar, Any]:
-        """fraction/L, and 0 where H is flat: nothing to do there."""
+        """fraction/L, and 0 where H is flat, or so small that its square vanishes."""
         values = probe.ritz_values
         xp = namespace(values)
-        moving = probe.range > 0
+        moving = probe.range**2 > _least(values)
         if self.bound == "sharp":
             constant = sharp_descent_constant(xp.where(moving, probe.range / 2, 1.0))
         else:
@@ -151,10 +151,15 @@ class Adaptive:
 
 
 def _quotient(numerator: float, denominator: Scalar) -> Scalar:
-    """numerator/denominator, and 0 where the denominator is 0."""
+    """numerator/denominator, and 0 where the denominator is 0 or next to it."""
     xp = namespace(denominator) if hasattr(denominator, "shape") else np
-    positive = denominator > 0
+    positive = denominator > _least(denominator)
     return xp.where(positive, numerator / xp.where(positive, denominator, 1.0), 0.0)
+
+
+def _least(like: Array) -> float:
+    """A number whose inverse is still far from overflow."""
+    return 1e3 * float(namespace(like).finfo(like.dtype).tiny) if hasattr(like, "dtype") else 1e-300
 
 
 def _as_step_rule(step: Any) -> StepRule:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from bracketflow.core import (
     contiguous,
     diagonal,
     epsilon,
+    every_member,
     frobenius_squared,
     identity_like,
     namespace,
@@ -61,10 +63,11 @@ class Neumann:
         half = 0.5 * _generator(rotation, normal)
         power = half[..., :, : basis.shape[-1]]
         increment = 2 * power
-        for _ in range(self.order - 1):
-            power = half @ power
-            increment = increment + 2 * power
-        return _combine(basis, normal, increment + half @ power)
+        with np.errstate(over="ignore", invalid="ignore"):  # a move that overflows is refused later
+            for _ in range(self.order - 1):
+                power = half @ power
+                increment = increment + 2 * power
+            return _combine(basis, normal, increment + half @ power)
 
 
 def neumann(order: int = 4) -> Neumann:
@@ -136,12 +139,14 @@ def _combine(basis: Array, normal: Array | None, coefficients: Array) -> Array:
 
 
 def _polished(matrix: Array, *, tolerance: float) -> Array:
-    """Polar factor of those members whose ‖XᵀX − I‖_F exceeds `tolerance`."""
+    """Polar factor where ‖XᵀX − I‖_F exceeds `tolerance`; NaN where it is beyond measure."""
     xp = namespace(matrix)
     defect = frobenius_squared(matrix.mT @ matrix - identity_like(matrix))
-    drifted = defect > tolerance**2
+    drifted = ~(defect <= tolerance**2)
     if not any_member(drifted):
         return matrix
+    if not every_member(defect < inf):
+        return xp.where((defect < inf)[..., None, None], matrix, xp.nan)
     return xp.where(drifted[..., None, None], orthonormalise(matrix), matrix)
 
 

@@ -323,7 +323,7 @@ def multiplied(operator: Any, basis: Array) -> Array:
     operator = as_operator(operator)
     try:
         return operator @ basis
-    except (ObservationError, MemoryError):
+    except (ObservationError, MemoryError, ConnectionError):  # a lost peer is no observation
         raise
     except Exception as error:
         raise ObservationError(

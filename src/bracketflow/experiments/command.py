@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
+import signal
 import sys
-from contextlib import AbstractContextManager
-from types import TracebackType
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from types import FrameType, TracebackType
 from typing import Any, Self
 
 from bracketflow.experiments import EXPERIMENTS, suite
@@ -17,6 +21,9 @@ EXAMPLES = """examples:
   bracketflow reproduce --full --resume        go on after an interruption
   bracketflow reproduce all --skip A1
 """
+
+
+JSON_HELP = "end with one JSON object: the page, and the experiments that failed"
 
 
 def add_arguments(subparsers: Any) -> None:
@@ -50,6 +57,7 @@ def add_arguments(subparsers: Any) -> None:
     reproduce.add_argument(
         "--seed", type=int, default=42, help="for problems beyond the paper's own seeds"
     )
+    reproduce.add_argument("--json", action="store_true", help=JSON_HELP)
     reproduce.set_defaults(handler=run_reproduce)
     report = subparsers.add_parser(
         "report",
@@ -59,6 +67,7 @@ def add_arguments(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     report.add_argument("directory", metavar="DIR", help="folder that `reproduce` has written")
+    report.add_argument("--json", action="store_true", help=JSON_HELP)
     report.set_defaults(handler=run_report)
 
 
@@ -67,7 +76,7 @@ def run_reproduce(args: argparse.Namespace) -> int:
     out = args.out or f"out/reproduce-{'full' if args.full else 'quick'}"
     skip = [name for group in args.skip for name in group.split(",") if name]
     try:
-        with make_display() as show:
+        with ended_by_signals(), make_display(args.json) as show:
             return suite.reproduce(
                 args.names,
                 quick=not args.full,
@@ -80,18 +89,42 @@ def run_reproduce(args: argparse.Namespace) -> int:
             )
     except (ValueError, OSError) as error:
         return _complain(error)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         print("interrupted: finished experiments are kept, go on with --resume", file=sys.stderr)
-        return 130
+        return 143 if isinstance(stop, Terminated) else 130
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which is to end a run as Ctrl-C does: workers stopped, the lock freed."""
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Raise `Terminated` where SIGTERM would have killed the process at once."""
+    if threading.current_thread() is not threading.main_thread():  # signals are not ours there
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def run_report(args: argparse.Namespace) -> int:
     """`bracketflow report`."""
     try:
-        with make_display() as show:
+        with ended_by_signals(), make_display(args.json) as show:
             suite.report(args.directory, show)
     except (ValueError, OSError) as error:
         return _complain(error)
+    except KeyboardInterrupt as stop:
+        print("interrupted: nothing is half written, call it again", file=sys.stderr)
+        return 143 if isinstance(stop, Terminated) else 130
     return 0
 
 
@@ -103,8 +136,10 @@ def _complain(error: Exception) -> int:
 # Showing progress -------------------------------------------------------------------------------
 
 
-def make_display() -> AbstractContextManager[suite.Show]:
+def make_display(as_json: bool = False) -> AbstractContextManager[suite.Show]:
     """Bars in a terminal that has rich, plain lines elsewhere."""
+    if as_json:
+        return Outcome()
     if sys.stderr.isatty():
         try:
             return Bars()
@@ -140,6 +175,22 @@ class Lines(AbstractContextManager["Lines"]):
         trace: TracebackType | None,
     ) -> None:
         """Nothing to close."""
+
+
+class Outcome(Lines):
+    """Lines beside the answer, and one JSON object as the answer."""
+
+    def __init__(self) -> None:
+        self._failed: list[str] = []
+
+    def __call__(self, event: suite.Event) -> None:
+        """Say what ended; the page comes last."""
+        if event.kind == "failed":
+            self._failed.append(event.name)
+        if event.kind == "page":
+            print(json.dumps({"page": event.text, "failed": self._failed}), flush=True)
+        else:
+            super().__call__(event)
 
 
 class Bars(AbstractContextManager["Bars"]):

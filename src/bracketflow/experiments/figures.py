@@ -10,7 +10,7 @@ from typing import Any
 
 from bracketflow.experiments import EXPERIMENTS
 from bracketflow.experiments.claims import Records
-from bracketflow.experiments.store import FIGURES, write_text
+from bracketflow.experiments.store import FIGURES, write_bytes
 
 INK = "#14161a"
 """Text and axes; becomes the page's text colour in the SVG."""
@@ -18,6 +18,11 @@ FAINT = "#c8ccd2"
 """Grid lines; becomes the page's line colour in the SVG."""
 # Readable on white and on near-black alike.
 CYCLE = ("#2f7ed8", "#e8710a", "#2a9d5c", "#c2459a", "#8a63d2", "#b8860b", "#d64545", "#1aa6b7")
+
+# What matplotlib never writes, and a page must not take over from a file.
+ACTIVE = re.compile(
+    r"<script|<foreign|<iframe|\son\w+\s*=|javascript:|href=[\"'](?!#|data:image/png;)", re.I
+)
 
 STYLE: dict[str, Any] = {
     "text.color": INK,
@@ -51,8 +56,6 @@ def draw(directory: Path, name: str, records: Records) -> str | None:
         from matplotlib.figure import Figure
     except ImportError:
         return "figures need matplotlib: pip install 'bracketflow[cli]'"
-    folder = directory / FIGURES
-    folder.mkdir(parents=True, exist_ok=True)
     style: Any = {**STYLE, "axes.prop_cycle": cycler(color=CYCLE)}
     with mpl.rc_context(style):
         figure = Figure(figsize=(9, 3.9), dpi=140, layout="constrained")
@@ -60,7 +63,7 @@ def draw(directory: Path, name: str, records: Records) -> str | None:
         for axes in figure.axes:
             for axis in (axes.xaxis, axes.yaxis):
                 _plain_powers(axis)
-        _save(figure, folder / name)
+        _save(figure, directory / FIGURES / name)
     return None
 
 
@@ -72,16 +75,17 @@ def _save(figure: Any, path: Path) -> None:
 
     # One after the other: a canvas, when made, takes hold of the figure and its resolution.
     png: Any = FigureCanvasAgg(figure)
-    png.print_png(path.with_suffix(".png"), metadata={"Software": None})
+    drawn = {"png": io.BytesIO(), "pdf": io.BytesIO(), "svg": io.BytesIO()}
+    png.print_png(drawn["png"], metadata={"Software": None})
     figure.set_layout_engine("none")  # the first canvas has laid it out
     for part in (figure, *figure.axes):
         part.patch.set_alpha(0)
     pdf: Any = FigureCanvasPdf(figure)
-    pdf.print_pdf(path.with_suffix(".pdf"), metadata={"CreationDate": None})
-    buffer = io.StringIO()
+    pdf.print_pdf(drawn["pdf"], metadata={"CreationDate": None})
     svg: Any = FigureCanvasSVG(figure)
-    svg.print_svg(buffer, metadata={"Date": None})
-    write_text(path.with_suffix(".svg"), buffer.getvalue())
+    svg.print_svg(drawn["svg"], metadata={"Date": None})
+    for kind, file in drawn.items():  # the SVG last: where it is, the others are
+        write_bytes(path.with_suffix(f".{kind}"), file.getvalue())
 
 
 def _plain_powers(axis: Any) -> None:
@@ -105,12 +109,15 @@ def power_of_ten(value: float) -> str:
 
 
 def inline_svg(directory: Path, name: str) -> str | None:
-    """The stored SVG made fit to stand inside a page, or None when there is none."""
+    """The stored SVG made fit to stand inside a page, or None when there is none to trust."""
     path = directory / FIGURES / f"{name}.svg"
-    if not path.exists():
+    try:
+        text = path.read_text(encoding="utf-8")
+        text = text[text.index("<svg") :]
+    except (OSError, ValueError):
         return None
-    text = path.read_text(encoding="utf-8")
-    text = text[text.index("<svg") :]
+    if ACTIVE.search(text):
+        return None
     text = re.sub(r'<svg ([^>]*?)width="[^"]*" height="[^"]*"', r"<svg \1", text, count=1)
     text = re.sub(r"<metadata>.*?</metadata>", "", text, count=1, flags=re.DOTALL)
     text = text.replace(INK, "currentColor").replace(FAINT, "var(--line)")

@@ -9,6 +9,7 @@ from html import escape
 from importlib import resources
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from bracketflow.experiments import EXPERIMENTS, store
 from bracketflow.experiments.claims import Verdict
@@ -175,8 +176,12 @@ def _warning(directory: Path, name: str) -> str:
     path = store.error_path(directory, name)
     if not path.exists():
         return ""
-    last_line = path.read_text(encoding="utf-8").strip().splitlines()[-1]
-    return f'<p class="banner">Its last run ended with an error: {escape(last_line)}</p>'
+    return f'<p class="banner">Its last run ended with an error: {escape(_last_line(path))}</p>'
+
+
+def _last_line(path: Path) -> str:
+    lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return lines[-1] if lines else "no reason was kept"
 
 
 def _figure(directory: Path, name: str) -> str:
@@ -197,7 +202,7 @@ def _files(directory: Path, name: str) -> str:
     figures = [directory / store.FIGURES / f"{name}.{kind}" for kind in ("png", "pdf")]
     paths = [store.record_path(directory, name), *figures, *tables]
     links = " ".join(
-        f'<a href="{path.relative_to(directory).as_posix()}">{escape(path.name)}</a>'
+        f'<a href="{quote(path.relative_to(directory).as_posix())}">{escape(path.name)}</a>'
         for path in paths
         if path.exists()
     )
@@ -205,8 +210,8 @@ def _files(directory: Path, name: str) -> str:
 
 
 def _failed_section(directory: Path, name: str) -> str:
-    text = store.error_path(directory, name).read_text(encoding="utf-8")
-    return _problem_section(name, f"This experiment failed. {text.strip().splitlines()[-1]}")
+    reason = _last_line(store.error_path(directory, name))
+    return _problem_section(name, f"This experiment failed. {reason}")
 
 
 def _problem_section(name: str, text: str) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import json
-import os
 import platform
+import re
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,14 +16,16 @@ from typing import Any
 import numpy as np
 import scipy
 
+from bracketflow.atomic import write_atomically
 from bracketflow.experiments import EXPERIMENTS
-from bracketflow.experiments.claims import Records
+from bracketflow.experiments.claims import Records, Verdict
 
 MANIFEST = "run.json"
 TIMINGS = "timings.json"
 PAGE = "index.html"
 FIGURES = "figures"
 TABLES = "tables"
+LARGEST = 1 << 26  # bytes of a record; the largest of a full run has less than a hundredth of it
 
 
 class DamagedRecord(ValueError):
@@ -76,13 +80,46 @@ def read_record(directory: Path, name: str) -> dict[str, Any]:
     if not path.exists():
         raise MissingRecord(f"there is no {path.name} in {directory}")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(_bounded_text(path))
         digest = content.pop("digest")
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        sound = digest == _digest(content) and content["experiment"] == name
+    except (OSError, ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
         raise DamagedRecord(f"{path.name} is damaged: {type(error).__name__}: {error}") from None
-    if digest != _digest(content) or content.get("experiment") != name:
+    if not sound:
         raise DamagedRecord(f"{path.name} is damaged: its content does not match its digest")
+    if not _is_well_formed(content):
+        raise DamagedRecord(f"{path.name} is damaged: it does not hold what a record holds")
     return dict(content)
+
+
+def _bounded_text(path: Path) -> str:
+    if not path.is_file() or path.stat().st_size > LARGEST:
+        raise ValueError("it is no ordinary file of an ordinary size")
+    return path.read_text(encoding="utf-8")
+
+
+def _is_well_formed(content: dict[str, Any]) -> bool:
+    """Whether a record, whoever wrote it, can be shown: names of tables become names of files."""
+    claims: Any = content.get("claims")
+    records: Any = content.get("records")
+    verdicts = {verdict.value for verdict in Verdict}
+    fields = {"what", "paper", "ours", "verdict", "reason"}
+    return (
+        content.get("mode") in ("quick", "full")
+        and type(content.get("seed")) is int
+        and _all(content.get("versions"), dict, lambda item: isinstance(item[1], str))
+        and _all(claims, list, lambda c: isinstance(c, dict) and set(c) == fields)
+        and all(_all(c, dict, lambda item: isinstance(item[1], str)) for c in claims)
+        and all(claim["verdict"] in verdicts for claim in claims)
+        and _all(records, dict, lambda item: re.fullmatch(r"\w+", item[0]) is not None)
+        and all(_all(rows, list, lambda row: isinstance(row, dict)) for rows in records.values())
+    )
+
+
+def _all(value: Any, kind: type, condition: Callable[[Any], bool]) -> bool:
+    """Whether `value` is a list or dict of this kind whose entries all meet the condition."""
+    entries = value.items() if isinstance(value, dict) else value
+    return isinstance(value, kind) and all(condition(entry) for entry in entries)
 
 
 def is_current(content: dict[str, Any], mode: str, seed: int) -> bool:
@@ -113,17 +150,20 @@ def write_json(path: Path, content: Any) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file in one go."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file in one go."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(path.name + ".part")
-    beside.write_text(text, encoding="utf-8")
-    os.replace(beside, path)
+    write_atomically(path, [content])
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object, or an empty one when the file is missing or damaged."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        content = json.loads(_bounded_text(path))
+    except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
 
@@ -136,11 +176,11 @@ def write_tables(directory: Path, name: str, content: dict[str, Any]) -> list[Pa
         if not cells:
             continue
         path = directory / TABLES / f"{name}_{table}.csv"
-        path.parent.mkdir(parents=True, exist_ok=True)
         header = list(dict.fromkeys(key for cell in cells for key in cell))
-        with path.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, fieldnames=header)
-            writer.writeheader()
-            writer.writerows(cells)
+        lines = io.StringIO(newline="")
+        writer = csv.DictWriter(lines, fieldnames=header)
+        writer.writeheader()
+        writer.writerows(cells)
+        write_text(path, lines.getvalue())
         written.append(path)
     return written

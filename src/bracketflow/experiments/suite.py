@@ -15,6 +15,7 @@ from typing import Any
 
 from bracketflow.experiments import EXPERIMENTS, store
 from bracketflow.experiments.report import write_page
+from bracketflow.locking import LOCK, folder_lock
 
 WORKERS = 2
 
@@ -79,15 +80,20 @@ def reproduce(
     todo = chosen_names(names, skip)
     directory, mode = Path(out), "quick" if quick else "full"
     tell = show or (lambda event: None)
-    prepare(directory, mode, seed, force=force)
-    kept = _finished(directory, todo, mode, seed, tell) if resume else []
-    jobs: list[Job] = [(name, mode) for name in todo if name not in kept]
-    # A kept record whose figure is missing is drawn again, not computed again.
-    jobs += [
-        (name, None) for name in kept if not (directory / store.FIGURES / f"{name}.svg").exists()
-    ]
-    failed = _work(jobs, seed, directory, tell)
-    page = write_page(directory)
+    check_folder(directory, mode, seed, force=force)
+    with folder_lock(directory):
+        check_folder(directory, mode, seed, force=force)
+        store.write_json(directory / store.MANIFEST, {"mode": mode, "seed": seed})
+        kept = _finished(directory, todo, mode, seed, tell) if resume else []
+        jobs: list[Job] = [(name, mode) for name in todo if name not in kept]
+        # A kept record whose figure is missing is drawn again, not computed again.
+        jobs += [
+            (name, None)
+            for name in kept
+            if not (directory / store.FIGURES / f"{name}.svg").exists()
+        ]
+        failed = _work(jobs, seed, directory, tell)
+        page = write_page(directory)
     tell(Event("page", text=str(page)))
     return 1 if failed else 0
 
@@ -101,32 +107,34 @@ def report(directory: str | Path, show: Show | None = None) -> Path:
         raise ValueError(
             f"{folder} holds no readable records: run `bracketflow reproduce --out {folder}` first"
         )
-    _work([(name, None) for name in sound], 0, folder, tell)
-    page = write_page(folder)
+    with folder_lock(folder):
+        _work([(name, None) for name in sound], 0, folder, tell)
+        page = write_page(folder)
     tell(Event("page", text=str(page)))
     return page
 
 
-def prepare(directory: Path, mode: str, seed: int, *, force: bool) -> None:
-    """Make the folder, or refuse one whose contents are not of this run."""
+def check_folder(directory: Path, mode: str, seed: int, *, force: bool) -> None:
+    """Refuse a folder whose contents are not of this run."""
     if directory.exists() and not directory.is_dir():
         raise UnusableFolder(f"{directory} is a file: give a folder with --out")
     contents = sorted(p.name for p in directory.iterdir()) if directory.is_dir() else []
+    # A run that was killed before it could write its manifest leaves these, and nothing else.
+    contents = [n for n in contents if n != LOCK and not n.startswith(f".{store.MANIFEST}.")]
     manifest = store.read_json(directory / store.MANIFEST)
     wanted = {"mode": mode, "seed": seed}
-    if contents and not force:
-        if not manifest:
-            raise UnusableFolder(
-                f"{directory} already holds other contents ({', '.join(contents[:3])} …): "
-                "choose another --out, or pass --force to write into it"
-            )
-        if {key: manifest.get(key) for key in wanted} != wanted:
-            raise UnusableFolder(
-                f"{directory} holds a --{manifest.get('mode')} run with seed "
-                f"{manifest.get('seed')}: choose another --out, or pass --force to overwrite it"
-            )
-    directory.mkdir(parents=True, exist_ok=True)
-    store.write_json(directory / store.MANIFEST, wanted)
+    if not contents or force:
+        return
+    if not manifest:
+        raise UnusableFolder(
+            f"{directory} already holds other contents ({', '.join(contents[:3])} …): "
+            "choose another --out, or pass --force to write into it"
+        )
+    if {key: manifest.get(key) for key in wanted} != wanted:
+        raise UnusableFolder(
+            f"{directory} holds a --{manifest.get('mode')} run with seed "
+            f"{manifest.get('seed')}: choose another --out, or pass --force to overwrite it"
+        )
 
 
 def _is_sound(directory: Path, name: str, tell: Show) -> bool:

@@ -6,10 +6,14 @@ Started by `suite`; a worker that dies loses its own experiment only.
 from __future__ import annotations
 
 import json
+import os
+import queue
 import sys
+import threading
 import time
 import traceback
 import zlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -37,7 +41,25 @@ def redraw(directory: Path, name: str) -> str | None:
     return figures.draw(directory, name, content["records"])
 
 
-def serve(source: TextIO, sink: TextIO) -> None:
+def lines_while_wanted(source: TextIO) -> Iterator[str]:
+    """Lines of `source`; when it ends, so does this process, whatever it is doing.
+
+    The input ends with the process that wants the answers, even if that was killed: another one
+    may have taken over the folder.
+    """
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def read() -> None:
+        for line in source:
+            lines.put(line)
+        os._exit(1)
+
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        yield lines.get()
+
+
+def serve(source: Iterable[str], sink: TextIO) -> None:
     """Answer jobs until the input ends."""
 
     def tell(**message: Any) -> None:
@@ -64,4 +86,4 @@ def serve(source: TextIO, sink: TextIO) -> None:
 
 if __name__ == "__main__":
     answers, sys.stdout = sys.stdout, sys.stderr  # nothing else may speak on the answer line
-    serve(sys.stdin, answers)
+    serve(lines_while_wanted(sys.stdin), answers)
