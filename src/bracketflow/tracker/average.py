@@ -194,7 +194,8 @@ def _looked(operator: Operator, state: State, mean: Mean) -> tuple[Probe, View]:
         product = multiplied(operator, block)
         level = inner(reference, product[..., -1:]) / frobenius_squared(reference)
         wide = level[..., None, None]
-        image = _less(product[..., :-1], wide * columns)
+        image = -wide * columns
+        image += product[..., :-1]
         looked = product[..., -1:] - wide * reference
         rayleigh = image.mT @ basis
         whole = Probe(block, image, level, rayleigh, block.shape[-1])
@@ -217,13 +218,6 @@ def _of_columns(whole: Probe, basis: Array) -> Probe:
         0.5 * (rayleigh + rayleigh.mT) - wide * identity_like(rayleigh),
         whole.matvecs,
     )
-
-
-def _less(array: Array, spent: Array) -> Array:
-    """`array` − `spent`, in the place of the latter: large arrays are slow to allocate."""
-    spent *= -1
-    spent += array
-    return spent
 
 
 def _absorbed(
