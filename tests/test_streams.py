@@ -378,5 +378,5 @@ def test_matrices_with_bad_entries_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"b\.npz: row 3, column 2: inf is not a finite number"):
         streams.load_matrix(tmp_path / "b.npz")
     (tmp_path / "c.mtx").write_text("%%MatrixMarket matrix coordinate real general\n2 2 1\n1 x 3\n")
-    with pytest.raises(ValueError, match=r"c\.mtx: cannot be read as a matrix: Line 3"):
+    with pytest.raises(ValueError, match=r"c\.mtx: .*entry 2 after the sizes, b'x', is not"):
         streams.load_matrix(tmp_path / "c.mtx")

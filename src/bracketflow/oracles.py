@@ -353,6 +353,11 @@ def advance(state: State, probe: Probe, basis: Array, memory: Any = None) -> Sta
             "the move that it asks for overflows: check the data, or take a shorter step",
             _members(~finite),
         )
+    return advance_unchecked(state, probe, basis, memory)
+
+
+def advance_unchecked(state: State, probe: Probe, basis: Array, memory: Any = None) -> State:
+    """`advance` for algorithms that are shown as they are, divergence included."""
     return State(
         contiguous(basis),
         state.steps + 1,

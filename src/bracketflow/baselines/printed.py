@@ -14,7 +14,7 @@ import numpy as np
 
 from bracketflow.core import Array, Probe, State, diagonal, identity_like, namespace
 from bracketflow.geometry import initial_state, orthonormalise
-from bracketflow.oracles import advance, as_operator, centre
+from bracketflow.oracles import advance_unchecked, as_operator, centre
 
 
 def _raw_probe(operator: Any, state: State) -> tuple[Probe, Array]:
@@ -51,7 +51,7 @@ class PrintedCayley:
             half = 0.5 * self.eta * omega
             identity = identity_like(half)
             factor = namespace(half).linalg.solve(identity - half, identity + half)
-            return advance(state, probe, state.basis @ factor), probe
+            return advance_unchecked(state, probe, state.basis @ factor), probe
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class PrintedNeumann:
             for _ in range(self.order):
                 power = power @ half
                 total = total + power
-            return advance(state, probe, state.basis @ total @ (identity + half)), probe
+            return advance_unchecked(state, probe, state.basis @ total @ (identity + half)), probe
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class PrintedStiefel:
             move = self.eta * _stiefel_gradient(state.basis, image, self.weights)
             moved = state.basis + move
             basis = orthonormalise(moved) if self.true_polar else moved @ _inverse_root(move)
-            return advance(state, probe, basis), probe
+            return advance_unchecked(state, probe, basis), probe
 
 
 def _stiefel_gradient(basis: Array, image: Array, weights: tuple[float, ...]) -> Array:

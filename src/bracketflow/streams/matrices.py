@@ -131,9 +131,27 @@ def _from_mtx(path: Path) -> Any:
         sizes = [int(number) for number in line.split()]
         if len(sizes) != begin or min(sizes) < 0:
             raise ValueError(f"sizes {line!r:.60}")
-        numbers = np.array(file.read().split(), dtype=float)
+        numbers = _numbers(file.read().split())
     read = _coordinates if layout == "coordinate" else _columns
     return read(numbers, sizes, PARTS[field], MIRRORED[symmetry])
+
+
+def _numbers(words: list[bytes]) -> np.ndarray:
+    try:
+        return np.array(words, dtype=float)
+    except ValueError:
+        place = next(i for i, word in enumerate(words) if not _is_number(word))
+        raise ValueError(
+            f"entry {place + 1} after the sizes, {words[place]!r:.60}, is not a number"
+        ) from None
+
+
+def _is_number(word: bytes) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
 
 
 def _mtx_header(line: bytes) -> tuple[int, str, str, str]:
