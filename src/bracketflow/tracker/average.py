@@ -9,6 +9,7 @@ and let every rounding grow.) To first order X moves by RΛ⁻¹: Newton's step 
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,6 +77,8 @@ class Mean(NamedTuple):
     pending: Array
     """The mean is carry · XΛXᵀ and this image of X, which came in since the columns turned."""
     carry: Any
+    bulk: Array
+    """Averaged level of all that is outside of the q columns, above that of the reference."""
     anchor: Array
     """The k columns as they last stood apart from the others, written in the q columns of now."""
     since: Any
@@ -106,6 +109,7 @@ def start(basis: Array, rng: Any) -> Mean:
         0 * basis,
         _nothing(xp.concat([basis, extra], axis=-1)),
         np.ones(ensemble),
+        0 * values[..., 0],
         _places(values, k),
         np.zeros((*ensemble, k), dtype=np.int64),
         start_gain(ensemble),
@@ -159,6 +163,8 @@ class View(NamedTuple):
     """Xᵀ(C − level)X of the k columns, q × k."""
     reference: Array
     """(C − level)z."""
+    bulk: Array
+    """Rayleigh quotient of C − level for the part of z outside of X."""
     rounding: Any
 
 
@@ -202,7 +208,16 @@ def _looked(operator: Operator, state: State, mean: Mean) -> tuple[Probe, View]:
         inside, across = rayleigh[..., :k, :], image[..., :k].mT @ reference - basis.mT @ looked
         refuse_bad(whole, 0.5 * xp.concat([inside - inside.mT, across], axis=-1), state.seen)
     rounding = to_host(whole.rounding + 64 * epsilon(columns) * whole.size)
-    return _of_columns(whole, basis), View(columns, image, rayleigh, looked, rounding)
+    outside = _outside(columns, image, reference, looked)
+    return _of_columns(whole, basis), View(columns, image, rayleigh, looked, outside, rounding)
+
+
+def _outside(columns: Array, image: Array, reference: Array, looked: Array) -> Array:
+    """Rayleigh quotient of the part of the reference that the columns do not reach; 0 for none."""
+    along = columns.mT @ reference
+    rest, mapped = reference - columns @ along, looked - image @ along
+    size = frobenius_squared(rest)
+    return inner(rest, mapped) / namespace(size).where(size > LEAST, size, size + inf)
 
 
 def _of_columns(whole: Probe, basis: Array) -> Probe:
@@ -238,6 +253,7 @@ def _absorbed(
     if mean.pending.shape[-1]:
         pending += (1 - share) * mean.pending
     carry = (1 - g) * mean.carry
+    bulk = mean.bulk + share[..., 0, 0] * (view.bulk - mean.bulk)
     move = _move(state.basis, innovation, mean)
     gain = learned(mean.gain, weight, inner(move, mean.lean), _doubt(move, mean.lean), forget)
     variance, power = _noise(view, mean, weight, share)
@@ -245,7 +261,13 @@ def _absorbed(
     move *= share
     move += mean.lean
     memory = mean._replace(
-        pending=pending, carry=carry, variance=variance, power=power, lean=move, gain=gain
+        pending=pending,
+        carry=carry,
+        bulk=bulk,
+        variance=variance,
+        power=power,
+        lean=move,
+        gain=gain,
     )
     if np.min(carry) > 1 - TURN_AT:
         return state.basis, memory
@@ -258,7 +280,8 @@ def _turned(state: State, columns: Array, mean: Mean) -> tuple[Array, Mean]:
     kept = per_member(mean.carry, columns)[..., 0] * mean.values
     within = columns.mT @ mean.pending
     within = 0.5 * (within + within.mT) + kept[..., None] * identity_like(within)
-    level = _lowest(within) - STRAY * _stray(within, mean.pending, k)
+    level, bulk = _levels(within, mean.bulk if columns.shape[-1] < columns.shape[-2] else None)
+    level = level - STRAY * _stray(within, mean.pending, k)
     within -= level * identity_like(within)
     image = columns * (kept[..., None, :] - level)
     image += mean.pending
@@ -276,7 +299,7 @@ def _turned(state: State, columns: Array, mean: Mean) -> tuple[Array, Mean]:
         moved = _polished(moved)
     return contiguous(moved[..., :k]), mean._replace(
         extra=contiguous(moved[..., k:]),
-        values=_raised(values + level[..., 0]),
+        values=bulk + _raised(values + level[..., 0] - bulk),
         ritz=ritz + level[..., 0],
         lean=mean.lean @ inside[..., :k, :k],
         pending=_nothing(moved),
@@ -297,13 +320,18 @@ def _stray(within: Array, pending: Array, k: int) -> Array:
     return _raised(power)[..., None, None] ** 0.5
 
 
-def _lowest(within: Array) -> Array:
-    """μ < 0 with XᵀMX − μ positive: where M falls below the bulk, its image must keep its sign."""
+def _levels(within: Array, bulk: Array | None) -> tuple[Array, Array]:
+    """μ with XᵀMX − μ positive, and the level of the bulk; both the lowest where there is no bulk.
+
+    Where M falls below the bulk its image must keep its sign, so μ is lower than both.
+    """
     xp = namespace(within)
     values = xp.linalg.eigvalsh(within)
+    lowest = values[..., :1]
+    bulk = lowest if bulk is None else bulk[..., None]
     tiny = float(xp.finfo(within.dtype).smallest_normal) ** 0.5
-    margin = LEAST * (values[..., -1:] - values[..., :1]) + tiny
-    return (-_raised(-values[..., :1]) - margin)[..., None]
+    margin = LEAST * (values[..., -1:] - lowest) + tiny
+    return (bulk - _raised(bulk - lowest) - margin)[..., None], bulk
 
 
 def _singular(within: Array, image: Array, k: int) -> tuple[Array, Array, Array]:
@@ -389,7 +417,7 @@ def _move(basis: Array, innovation: Array, mean: Mean) -> Array:
     xp = namespace(innovation)
     k = innovation.shape[-1]
     outside = innovation - basis @ (basis.mT @ innovation)
-    above = mean.values[..., None, :k]
+    above = mean.values[..., None, :k] - mean.bulk[..., None, None]
     least = 0.05 * above[..., :1]
     least = xp.where(least > 0, least, xp.ones_like(least))
     outside /= xp.where(above > least, above, least)

@@ -82,7 +82,7 @@ def _leading_values(state: State) -> np.ndarray:
     values = to_host(mean.values).astype(float)
     ritz = krylov.ritz_values(span) if span.turn.shape[-1] else mean.ritz
     values[..., : state.basis.shape[-1]] = to_host(ritz)
-    return values
+    return np.asarray(values - to_host(mean.bulk)[..., None])
 
 
 def _spread(state: State) -> _Spread:
