@@ -50,6 +50,7 @@ OVERSAMPLING = 3  # extra columns for each one asked for
 DEFECT = 32  # of XᵀX, in roundings, that is taken off
 SOUND = 256  # condition of ZᵀZ up to which U is orthonormal to rounding
 STRAY = 2.0  # sizes of the noise in an extra column's image by which the bulk is taken lower
+EVEN = (0.05, 0.1)  # part of the mean that is new: none and all of the extra columns are evened
 LEAST = 1e-3  # of the spread: the least that Λ is raised above zero
 APART = 0.2  # of its height: a gap below the top k at which a column cannot be leaving
 TURN_AT = 0.04  # part of the mean that must be new before the columns turn
@@ -299,7 +300,7 @@ def _turned(state: State, columns: Array, mean: Mean) -> tuple[Array, Mean]:
         moved = _polished(moved)
     return contiguous(moved[..., :k]), mean._replace(
         extra=contiguous(moved[..., k:]),
-        values=bulk + _raised(values + level[..., 0] - bulk),
+        values=_evened(bulk + _raised(values + level[..., 0] - bulk), k, 1 - mean.carry),
         ritz=ritz + level[..., 0],
         lean=mean.lean @ inside[..., :k, :k],
         pending=_nothing(moved),
@@ -307,6 +308,18 @@ def _turned(state: State, columns: Array, mean: Mean) -> tuple[Array, Mean]:
         anchor=anchor,
         since=since,
     )
+
+
+def _evened(values: Array, k: int, share: Any) -> Array:
+    """Λ with that of the extra columns made equal where the part of the mean that is new is large.
+
+    Columns that follow noise at unequal rates let roundings grow; in a long mean they do not.
+    """
+    xp = namespace(values)
+    even = per_member(np.clip((share - EVEN[0]) / (EVEN[1] - EVEN[0]), 0.0, 1.0), values)[..., 0]
+    extra = values[..., k:]
+    extra = extra + even * (xp.mean(extra, axis=-1, keepdims=True) - extra)
+    return xp.concat([values[..., :k], extra], axis=-1)
 
 
 def _stray(within: Array, pending: Array, k: int) -> Array:
