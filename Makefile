@@ -1,7 +1,6 @@
 # make demo   sets up, runs the main job, shows its result
 # make test   sets up, runs the tests
 # make soak   the long tests: a large file, kills, hostile input, a million steps of every method
-# make soak   the long endurance runs: a 4 GB file, kills, a million steps, hostile input
 # make check  what continuous integration runs: format, lint, types, import rules, tests
 PYTHON ?= python3
 VENV   ?= .venv

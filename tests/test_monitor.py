@@ -97,8 +97,7 @@ def test_error_bars_and_change_are_measures(rng):
     stream = [np.diag([9.0, 5.0, 1.0, 1.0]) + 0.1 * symmetric(rng, 4) for _ in range(20)]
     bases = []
     start = method.init(bf.random_basis(4, 2, rng=rng))
-    with np.errstate(all="ignore"):
-        bf.run(method, stream, start, monitors=[recorder, lambda s, p: bases.append(s.basis)])
+    bf.run(method, stream, start, monitors=[recorder, lambda s, p: bases.append(s.basis)])
     assert np.isnan(recorder.column("eigenvalue_errors")[0]).all()
     assert (recorder.column("eigenvalue_errors")[-1] > 0).all()
     assert (recorder.column("vector_errors")[-1] > 0).all()

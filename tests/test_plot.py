@@ -36,10 +36,8 @@ def run(rng):
     c = np.diag([9.0, 5.0, 1.0, 1.0, 0.5])
     stream = [c + 0.1 * symmetric(rng, 5) + t * np.eye(5) for t in range(STEPS)]
     recorder = bf.Recorder(measures={**error_bars(method), "change": SubspaceChange()})
-    with np.errstate(all="ignore"):
-        result = bf.run(
-            method, stream, method.init(bf.random_basis(5, K, rng=rng)), monitors=[recorder]
-        )
+    start = method.init(bf.random_basis(5, K, rng=rng))
+    result = bf.run(method, stream, start, monitors=[recorder])
     return recorder, result
 
 

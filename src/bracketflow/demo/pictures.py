@@ -10,7 +10,7 @@ import numpy as np
 
 from bracketflow.demo.contest import OURS, Contest
 from bracketflow.demo.words import labels
-from bracketflow.experiments.figures import CYCLE, STYLE, inline_svg, power_of_ten
+from bracketflow.experiments.figures import CYCLE, STYLE, inline_svg, plain_powers
 from bracketflow.experiments.store import FIGURES
 
 TRUTH = "#8d95a1"  # readable on white and on near-black
@@ -65,7 +65,7 @@ def _errors(contest: Contest, figure: Any) -> None:
         axes.semilogy(errors, color=CYCLE[i], linewidth=width, zorder=order, label=label)
     axes.set(xlabel="batch", ylabel="subspace error", ylim=(None, 1.1))
     _shade(contest, axes)
-    _plain_powers(axes)
+    plain_powers(axes.yaxis)
     figure.legend(loc="outside lower center", ncols=3)
 
 
@@ -91,7 +91,7 @@ def _floor(contest: Contest, figure: Any) -> None:
     upper.semilogy(contest.scene.floor, color=TRUTH, linewidth=4, alpha=0.6, label="noise floor σ²")
     upper.semilogy(contest.floor, color=CYCLE[0], linewidth=1, label="our estimate")
     upper.set_ylabel("σ²")
-    _plain_powers(upper)
+    plain_powers(upper.yaxis)
     values, bars = contest.eigenvalues
     truth = contest.scene.signal_eigenvalues
     batches = np.arange(len(values))
@@ -102,13 +102,6 @@ def _floor(contest: Contest, figure: Any) -> None:
     reach = 1.5 * np.max(abs(truth - truth.mean(axis=-1, keepdims=True)))
     lower.set(xlabel="batch", ylabel="eigenvalues less their mean", ylim=(-reach, reach))
     figure.legend(loc="outside lower center", ncols=4)
-
-
-def _plain_powers(axes: Any) -> None:
-    """Label a logarithmic axis in plain text: the page's own font draws it."""
-    from matplotlib.ticker import FuncFormatter
-
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: power_of_ten(value)))
 
 
 PICTURES: dict[str, tuple[Picture, float]] = {

@@ -62,7 +62,7 @@ def draw(directory: Path, name: str, records: Records) -> str | None:
         EXPERIMENTS[name].plot(records, figure)
         for axes in figure.axes:
             for axis in (axes.xaxis, axes.yaxis):
-                _plain_powers(axis)
+                plain_powers(axis)
         _save(figure, directory / FIGURES / name)
     return None
 
@@ -88,7 +88,7 @@ def _save(figure: Any, path: Path) -> None:
         write_bytes(path.with_suffix(f".{kind}"), file.getvalue())
 
 
-def _plain_powers(axis: Any) -> None:
+def plain_powers(axis: Any) -> None:
     """Label a wide logarithmic axis 10⁻³, 10⁰, 10³ in plain text: the page's own font draws it."""
     from matplotlib.ticker import FuncFormatter, NullLocator
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from bracketflow import __version__, plot
 from bracketflow.atomic import write_atomically
 from bracketflow.core import Status
-from bracketflow.experiments.figures import CYCLE, STYLE, inline_svg, power_of_ten
+from bracketflow.experiments.figures import CYCLE, STYLE, inline_svg, plain_powers
 from bracketflow.experiments.store import FIGURES
 from bracketflow.monitor import Record
 from bracketflow.tracking import series
@@ -187,23 +187,12 @@ def _draw(folder: Folder, name: str, picture: Picture, records: Sequence[Record]
     buffer = io.BytesIO()
     with mpl.rc_context(style):
         figure = Figure(figsize=(9, 3.4), layout="constrained")
-        _plain_powers(picture.draw(records, figure.subplots()).yaxis)
+        plain_powers(picture.draw(records, figure.subplots()).yaxis)
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     path = folder / FIGURES / f"{name}.svg"
     path.parent.mkdir(exist_ok=True)
     write_atomically(path, [buffer.getvalue()])
     return True
-
-
-def _plain_powers(axis: Any) -> None:
-    """Powers of ten in plain text: the page's own font draws them."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
-    low, high = axis.get_view_interval()
-    if axis.get_scale() == "log" and high > 10 * low:
-        axis.set_major_locator(LogLocator(numticks=9))
-        axis.set_major_formatter(FuncFormatter(lambda value, _: power_of_ten(value)))
-        axis.set_minor_locator(NullLocator())
 
 
 def _events(events: Sequence[tuple[int, str]]) -> str:

@@ -201,8 +201,7 @@ def _bare(state: State) -> State:
 
 
 def _read(state: State, coverage: float = 0.95) -> Reading:
-    with np.errstate(over="ignore", invalid="ignore"):  # 0/0 before anything is averaged
-        return EigenTracker().read(state, coverage)
+    return EigenTracker().read(state, coverage)
 
 
 def _averages(state: State) -> average.Mean | None:
