@@ -53,9 +53,8 @@ def _judged(watch: Watch, rows: Array) -> Watch:
     missing = np.isnan(rows)
     mean = past.mean if past.weight else _column_means(rows, missing)
     centred = np.where(missing, 0.0, rows - mean).astype(past.vectors.dtype)
-    with np.errstate(all="ignore"):
-        tracker, _ = TRACKER.step(gram(centred[None]), watch.tracker)
-        memory = TRACKER.read(tracker).memory.item()
+    tracker, _ = TRACKER.step(gram(centred[None]), watch.tracker)
+    memory = TRACKER.read(tracker).memory.item()
     kept = min((memory - len(rows)) / past.weight, 1.0) if past.weight else 1.0
     return Watch(tracker, absorbed(past, rows, kept=max(kept, 0.0)), watch.waiting)
 
