@@ -72,8 +72,14 @@ class Rank:
                 return json.loads(line.removeprefix("ANSWER "))
 
     def close(self):
-        self.process.kill()
-        self.process.wait()
+        """End the process: an idle one ends with its input, any other is killed."""
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        try:
+            self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
         for thread in self.threads:
             thread.join()
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
@@ -105,6 +111,7 @@ class Ranks:
         answers = [process.answer(deadline) for process in chosen]
         for process, answer in zip(chosen, answers, strict=True):
             if "silent" in answer or "died" in answer:
+                process.process.kill()
                 process.close()
                 self.processes.remove(process)
         return answers

@@ -119,11 +119,6 @@ def last_state(method: Method, stream: Iterable[Any], start: Matrix | State, cou
     return state
 
 
-def sampled_steps(last: int, count: int = 160) -> list[int]:
-    """About `count` steps from 0 to `last`, evenly spaced, ends included."""
-    return sorted({round(float(t)) for t in np.linspace(0, last, count)})
-
-
 def log_slope(times: Sequence[float] | Matrix, values: Sequence[float] | Matrix) -> float:
     """Slope of log(values) against log(times), least squares."""
     return float(np.polyfit(np.log(np.asarray(times)), np.log(np.asarray(values)), 1)[0])

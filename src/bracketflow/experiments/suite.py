@@ -266,10 +266,13 @@ class _Crew(threading.Thread):
             self.join(timeout=10)
 
     def _dismiss(self) -> None:
-        """Let the worker process go and close the lines to it."""
+        """Let the worker process go: it ends with its input, or is killed when it does not."""
         if self.process is not None:
-            self.process.kill()
-            self.process.communicate()
+            try:
+                self.process.communicate(timeout=10)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.communicate()
 
 
 _ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}

@@ -232,11 +232,11 @@ def _precision(dtype: np.dtype[Any], name: str, row: int) -> type[np.floating[An
 def _from_objects(block: np.ndarray, name: str, row: int) -> np.ndarray:
     try:
         return block.astype(np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         for index, cell in np.ndenumerate(block):
             try:
                 float(cell)
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):
                 raise ValueError(
                     f"{name}: row {row + index[0]}, column {sum(index[1:]) + 1}: {cell!r} is not "
                     "a number"
