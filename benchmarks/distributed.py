@@ -1,6 +1,6 @@
 """Several ranks on this machine: results, bits, messages, speed, restarts, background.
 
-    python benchmarks/distributed.py            every point, about six minutes
+    python benchmarks/distributed.py            every point, about ten minutes
     python benchmarks/distributed.py 1 3        some of them
 
 Each line prints a measured figure beside its bound. Times are ratios within one run: one process
@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "distributed_worker
 from launch import Ranks, run_through_kills
 
 METHODS = ("flow", "grassmann", "square", "leading", "full")
+SPREAD = ("weighted", "grassmann", "qr", "cayley", "neumann", "tracker", "fading")
 RANKS = Ranks()
 
 
@@ -35,6 +36,11 @@ def point_1_the_same_as_one_process_and_equal_bits():
         first, second = RANKS.results("compare", name=name)
         report(f"{name}: largest difference from one process", first["difference"], 1e-12)
         report(f"{name}: ranks with other bits", float(first["bits"] != second["bits"]), 0)
+    for name in SPREAD:
+        first, second = RANKS.results("sharded:compare", name=name)
+        report(f"sharded {name}: largest difference from one process", first["difference"], 1e-12)
+        differ = float(first["decisions"] != second["decisions"])
+        report(f"sharded {name}: ranks with other decisions", differ, 0)
     first, second = RANKS.results("many_steps", steps=10_000, bound=300)
     differ = sum(a != b for a, b in zip(first, second, strict=True))
     report("10,000 steps: marks along the way that differ", differ, 0)
@@ -49,6 +55,13 @@ def point_2_one_message_a_step():
         report(f"{name}: other collectives", others, 0)
         tail = (result["bytes"] - result["block"]) / steps
         report(f"{name}: bytes a step beyond the block itself", tail)
+    for name in SPREAD:
+        result = RANKS.results("sharded:compare", name=name)[0]
+        settled = result["messages"][2:]  # a tracker begins with a test whether the signal moves
+        report(f"sharded {name}: all-reduces a step beyond the product's", max(settled), 3)
+        report(f"sharded {name}: their bytes and the product's", max(result["bytes"]))
+    result = RANKS.results("sharded:compare", name="tracker", noise=0.0)[0]
+    report("sharded tracker, signal stands still: the same", max(result["messages"]), 3)
 
 
 def point_3_speed():
@@ -72,6 +85,31 @@ def point_3_speed():
     for size, took in RANKS.results("figures:wire", sizes=sizes, repeats=30)[0].items():
         rate = int(size) / took / 1e6
         print(f"    all-reduce of {int(size):>9,d} bytes: {took * 1e6:>9.0f} µs, {rate:>7.1f} MB/s")
+
+
+def point_4_memory():
+    n, k = 2_000_000, 10
+    for kind, steps in (("flow", 4), ("tracker", 6)):
+        told = {}
+        for ranks in (1, 2):
+            fresh = Ranks()  # the peak is that of a process's whole life
+            try:
+                args = {"kind": kind, "n": n, "k": k, "steps": steps, "sharded": ranks > 1}
+                told[ranks] = fresh.results(
+                    "figures:spread", ranks=ranks, bound=900, timeout=600, **args
+                )
+            finally:
+                fresh.close()
+        (one,), two = told[1], told[2]
+        most = max(rank["peak"] for rank in two)
+        report(f"{kind}: peak memory of a rank, of one process's", most / one["peak"], 0.6)
+        report("    one process, MB", one["peak"] / 1e6)
+        report("    each of 2 ranks, MB", most / 1e6)
+        report("    of it before the first array, MB", one["idle"] / 1e6)
+        report("    seconds of a step, one process", one["seconds"])
+        report("    seconds of a step, 2 ranks", max(rank["seconds"] for rank in two))
+        report("    small all-reduces of the last step beyond the product's", two[0]["messages"], 3)
+        report("    their bytes and the product's", two[0]["bytes"])
 
 
 def point_5_kills():
@@ -100,6 +138,10 @@ def point_6_background():
     for name in ("flow", "leading", "full", "square"):
         result = RANKS.results("backgrounds", name=name)[0]
         what = f"{name}: σ² swinging to 1e9, difference in units of eps·σ²"
+        report(what, result["worst"] / result["unit"], 25)
+    for name in SPREAD:
+        result = max(RANKS.results("sharded:invariance", name=name), key=lambda r: r["worst"])
+        what = f"sharded {name}: σ² swinging to 1e9, difference in units of eps·σ²"
         report(what, result["worst"] / result["unit"], 25)
 
 

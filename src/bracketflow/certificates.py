@@ -23,6 +23,7 @@ from bracketflow.core import (
     inner,
     to_host,
 )
+from bracketflow.sharding import over_rows, row_count
 from bracketflow.stopping import as_answer, choose, residual_status, tolerance
 
 
@@ -104,7 +105,7 @@ def certify(
         residuals=to_host(probe.residuals),
         ritz=to_host(probe.ritz_values),
         slack=to_host(probe.residual_norm),
-        outside=np.sqrt(0.0 if probe.is_square else to_host(frobenius_squared(probe.residual))),
+        outside=np.sqrt(0.0 if probe.is_square else to_host(probe.outside)),
         background=to_host(probe.background),
         rounding=rounding_bound(probe),
         complete=probe.is_square,
@@ -174,7 +175,7 @@ def rounding_bound(probe: Probe) -> np.ndarray:
 
     Forming C + σ²I and multiplying with it round to eps relative to |s|; sums of n terms add √n.
     """
-    n = probe.basis.shape[-2]
+    n = row_count(probe.basis)
     scale = np.abs(to_host(probe.background)) + to_host(probe.extent)
     return np.asarray(2 * epsilon(probe.basis) * n**0.5 * scale)
 
@@ -309,7 +310,7 @@ def estimate_noise(probes: Sequence[Probe]) -> Noise:
     """
     if len(probes) < 2:
         raise ValueError(f"probes must be at least 2 to show a change, got {len(probes)}")
-    n, k = probes[0].basis.shape[-2:]
+    n, k = row_count(probes[0].basis), probes[0].basis.shape[-1]
     squares = [_change(before, after) for before, after in pairwise(probes)]
     quotients = np.mean([to_host(diagonal(probe.rayleigh)) for probe in probes], axis=0)
     size = np.sqrt(np.mean(squares, axis=0) / 2 * n / k)
@@ -318,11 +319,12 @@ def estimate_noise(probes: Sequence[Probe]) -> Noise:
 
 def _change(before: Probe, after: Probe) -> np.ndarray:
     """‖(C_after − C_before)X‖_F² at X = `after.basis`, as far as `before` knows C_before X."""
-    turn = before.basis.mT @ after.basis
+    turn = over_rows(before.basis.mT @ after.basis)
     difference = after.centred - before.centred @ turn
     # A change of the level between the two is σ², not noise: take out what is along X.
-    level = inner(after.basis, difference) / frobenius_squared(after.basis)
-    return to_host(frobenius_squared(difference - level[..., None, None] * after.basis))
+    along, square = over_rows(inner(after.basis, difference), frobenius_squared(after.basis))
+    difference = difference - (along / square)[..., None, None] * after.basis
+    return to_host(over_rows(frobenius_squared(difference)))
 
 
 def stationary_deviation(eigenvalues: np.ndarray, step: float, noise: Any) -> np.ndarray:

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import array_api_compat
 import numpy as np
 
+from bracketflow.sharding import over_rows, row_count, shards
+
 Array = Any  # a NumPy array or a torch tensor; what comes in decides what goes out
 Scalar = Any  # a number, or an array of the ensemble's shape
 
@@ -228,6 +230,8 @@ class Probe:
     """H, exactly symmetric, (..., k, k)."""
     matvecs: int
     """Products with the operator that this probe cost, per member."""
+    gram: Array | None = None
+    """RᵀR where a method has summed it already."""
 
     @property
     def size(self) -> Scalar:
@@ -238,12 +242,12 @@ class Probe:
     def extent(self) -> Scalar:
         """√2‖H‖_F + ‖R‖_F: bounds the spread from above without an eigenvalue."""
         size = 2**0.5 * self.size
-        return size if self.is_square else size + frobenius_squared(self.residual) ** 0.5
+        return size if self.is_square else size + self.outside**0.5
 
     @property
     def rounding(self) -> Scalar:
         """Generous bound on what the rounding of the product leaves in H: 16·eps·√(nk)·|s|."""
-        n, k = self.basis.shape[-2:]
+        n, k = row_count(self.basis), self.basis.shape[-1]
         return 16 * epsilon(self.basis) * float(n * k) ** 0.5 * abs(self.background)
 
     @cached_property
@@ -251,10 +255,26 @@ class Probe:
         """R, (..., n, k): what of C X leaves the span of X."""
         return self.centred - self.basis @ self.rayleigh
 
+    @cached_property
+    def residual_gram(self) -> Array:
+        """RᵀR, (..., k, k)."""
+        return over_rows(self.residual.mT @ self.residual) if self.gram is None else self.gram
+
+    @property
+    def _has_all_rows(self) -> bool:
+        return self.gram is None and shards() is None
+
+    @property
+    def outside(self) -> Scalar:
+        """‖R‖_F²."""
+        if self._has_all_rows:
+            return frobenius_squared(self.residual)
+        return namespace(self.rayleigh).sum(diagonal(self.residual_gram), axis=-1)
+
     @property
     def is_square(self) -> bool:
         """Whether k = n, where R = 0 but for rounding."""
-        return bool(self.basis.shape[-1] == self.basis.shape[-2])
+        return bool(self.basis.shape[-1] == row_count(self.basis))
 
     @cached_property
     def ritz_values(self) -> Array:
@@ -267,7 +287,7 @@ class Probe:
         if self.is_square:
             return 0 * self.rayleigh[..., 0, 0]
         xp = namespace(self.residual)
-        largest = xp.linalg.eigvalsh(self.residual.mT @ self.residual)[..., -1]
+        largest = xp.linalg.eigvalsh(self.residual_gram)[..., -1]
         return xp.sqrt(xp.where(largest > 0, largest, 0 * largest))
 
     @cached_property
@@ -284,7 +304,7 @@ class Probe:
     def lyapunov(self) -> Scalar:
         """f = ½‖off H‖_F² + ‖R‖_F²; for k = n, where R is rounding only, the paper's f."""
         inside = 0.5 * frobenius_squared(off_diagonal(self.rayleigh))
-        return inside if self.is_square else inside + frobenius_squared(self.residual)
+        return inside if self.is_square else inside + self.outside
 
     @cached_property
     def residuals(self) -> Array:
@@ -292,7 +312,10 @@ class Probe:
         xp = namespace(self.rayleigh)
         squares = xp.sum(off_diagonal(self.rayleigh) ** 2, axis=-2)
         if not self.is_square:
-            squares = squares + xp.sum(self.residual**2, axis=-2)
+            alone = self._has_all_rows
+            squares = squares + (
+                xp.sum(self.residual**2, axis=-2) if alone else diagonal(self.residual_gram)
+            )
         return xp.sqrt(squares)
 
 

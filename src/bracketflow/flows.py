@@ -26,6 +26,7 @@ from bracketflow.core import (
 )
 from bracketflow.geometry import Retraction, cayley, initial_state, polar
 from bracketflow.oracles import advance, observe
+from bracketflow.sharding import row_count
 from bracketflow.theory import admissible_step, descent_constant, sharp_descent_constant
 
 # Step sizes -------------------------------------------------------------------------------------
@@ -220,7 +221,7 @@ class DoubleBracketFlow:
     def init(self, basis: Array, rng: Any = None) -> State:
         """State at a square orthonormal basis of either determinant, which the flow keeps."""
         state = initial_state(basis, self.step_size.start())
-        n, k = state.basis.shape[-2:]
+        n, k = row_count(state.basis), state.basis.shape[-1]
         if n != k:
             raise ValueError(
                 f"basis must be square for DoubleBracketFlow, got n = {n}, k = {k}: "

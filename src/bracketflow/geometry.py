@@ -30,6 +30,7 @@ from bracketflow.core import (
     to_host,
     whole_number,
 )
+from bracketflow.sharding import Shards, over_rows, row_count, shards
 
 Retraction = Callable[[Array, Array, Array | None], Array]
 
@@ -44,12 +45,12 @@ def cayley(basis: Array, rotation: Array, normal: Array | None = None) -> Array:
     re-orthonormalised when rounding is measured to have accumulated.
     """
     xp = namespace(basis)
-    generator = _generator(rotation, normal)
+    gram = _move_gram(basis, normal)
+    generator = _generator(rotation, gram)
     k = basis.shape[-1]
     identity = identity_like(generator)
-    return _combine(
-        basis, normal, xp.linalg.solve(identity - 0.5 * generator, generator[..., :, :k])
-    )
+    turn = xp.linalg.solve(identity - 0.5 * generator, generator[..., :, :k])
+    return _combine(basis, normal, turn, gram)
 
 
 @dataclass(frozen=True)
@@ -60,14 +61,15 @@ class Neumann:
 
     def __call__(self, basis: Array, rotation: Array, normal: Array | None = None) -> Array:
         """X + X (2V + 2V² + … + 2V^order + V^(order+1)), V = K/2."""
-        half = 0.5 * _generator(rotation, normal)
+        gram = _move_gram(basis, normal)
+        half = 0.5 * _generator(rotation, gram)
         power = half[..., :, : basis.shape[-1]]
         increment = 2 * power
         with np.errstate(over="ignore", invalid="ignore"):  # a move that overflows is refused later
             for _ in range(self.order - 1):
                 power = half @ power
                 increment = increment + 2 * power
-            return _combine(basis, normal, increment + half @ power)
+            return _combine(basis, normal, increment + half @ power, gram)
 
 
 def neumann(order: int = 4) -> Neumann:
@@ -84,10 +86,29 @@ def neumann(order: int = 4) -> Neumann:
 
 def qr(basis: Array, rotation: Array, normal: Array | None = None) -> Array:
     """Q-factor of X + XK + Z with positive diagonal of the R-factor (first-order retraction)."""
-    xp = namespace(basis)
-    q, r = xp.linalg.qr(_tangent_sum(basis, rotation, normal))
+    return orthonormal_columns(_tangent_sum(basis, rotation, normal))
+
+
+def orthonormal_columns(matrix: Array) -> Array:
+    """Q of V = QR with a positive diagonal of R."""
+    xp = namespace(matrix)
+    q, r = triangular(matrix)
     sign = xp.where(diagonal(r) < 0, -xp.ones_like(diagonal(r)), xp.ones_like(diagonal(r)))
     return q * sign[..., None, :]
+
+
+def triangular(matrix: Array) -> tuple[Array, Array]:
+    """Q and R of V = QR. Where rows are spread, QR of all processes' R in one message."""
+    xp = namespace(matrix)
+    q, r = xp.linalg.qr(matrix)
+    spread = shards()
+    if spread is None:
+        return q, r
+    k, height = matrix.shape[-1], r.shape[-2]  # a process with less than k rows has a lower R
+    small = xp.zeros((spread.count, k, k), dtype=r.dtype, device=r.device)
+    small[spread.rank, :height] = r
+    turns, r = xp.linalg.qr(xp.reshape(over_rows(small), (spread.count * k, k)))
+    return q @ turns[spread.rank * k :][:height], r
 
 
 def polar(basis: Array, rotation: Array, normal: Array | None = None) -> Array:
@@ -99,17 +120,29 @@ def polar(basis: Array, rotation: Array, normal: Array | None = None) -> Array:
     return orthonormalise(_tangent_sum(basis, rotation, normal))
 
 
-def orthonormalise(matrix: Array) -> Array:
+def orthonormalise(matrix: Array, gram: Array | None = None) -> Array:
     """Nearest matrix with orthonormal columns: the polar factor V (VᵀV)^(-1/2)."""
     xp = namespace(matrix)
-    values, vectors = xp.linalg.eigh(matrix.mT @ matrix)
+    gram = over_rows(matrix.mT @ matrix) if gram is None else gram
+    values, vectors = xp.linalg.eigh(gram)
     steep = ~(values[..., -1] <= 64 * values[..., 0])
     if any_member(steep):
         # The Gram matrix squares the condition number; the SVD does not.
-        u, _, vt = xp.linalg.svd(matrix, full_matrices=False)
+        u, vt = _singular_vectors(matrix)
         values = xp.where(steep[..., None], xp.ones_like(values), values)
     factor = matrix @ ((vectors * (values**-0.5)[..., None, :]) @ vectors.mT)
     return xp.where(steep[..., None, None], u @ vt, factor) if any_member(steep) else factor
+
+
+def _singular_vectors(matrix: Array) -> tuple[Array, Array]:
+    """U and Vᵀ of the thin SVD."""
+    xp = namespace(matrix)
+    if shards() is None:
+        u, _, vt = xp.linalg.svd(matrix, full_matrices=False)
+        return u, vt
+    q, r = triangular(matrix)
+    u, _, vt = xp.linalg.svd(r)
+    return q @ u, vt
 
 
 def _tangent_sum(basis: Array, rotation: Array, normal: Array | None) -> Array:
@@ -117,37 +150,51 @@ def _tangent_sum(basis: Array, rotation: Array, normal: Array | None) -> Array:
     return moved if normal is None else moved + normal
 
 
-def _generator(rotation: Array, normal: Array | None) -> Array:
+def _move_gram(basis: Array, normal: Array | None) -> Array | None:
+    """ZᵀZ, k × k; of spread rows [X, Z]ᵀ[X, Z], from which the next basis is measured, too."""
+    if normal is None or shards() is None:
+        return None if normal is None else normal.mT @ normal
+    both = namespace(basis).concat([basis, normal], axis=-1)
+    return over_rows(both.mT @ both)
+
+
+def _generator(rotation: Array, gram: Array | None) -> Array:
     """Ω written in the columns [X, Z]: [[K, −ZᵀZ], [I, 0]], from ΩX = XK + Z, ΩZ = −X ZᵀZ."""
-    if normal is None:
+    if gram is None:
         return rotation
     xp = namespace(rotation)
-    gram = normal.mT @ normal
+    k = rotation.shape[-1]
+    gram = gram[..., -k:, -k:]
     identity = xp.broadcast_to(identity_like(rotation), rotation.shape)
     upper = xp.concat([rotation, -gram], axis=-1)
     lower = xp.concat([identity, xp.zeros_like(rotation)], axis=-1)
     return xp.concat([upper, lower], axis=-2)
 
 
-def _combine(basis: Array, normal: Array | None, coefficients: Array) -> Array:
+def _combine(basis: Array, normal: Array | None, coefficients: Array, gram: Array | None) -> Array:
     """X + [X, Z] · coefficients, re-orthonormalised where its measured defect asks for it."""
     k = basis.shape[-1]
     moved = basis + basis @ coefficients[..., :k, :]
     if normal is not None:
         moved = moved + normal @ coefficients[..., k:, :]
-    return _polished(moved, tolerance=(16 + 2 * k) * epsilon(basis))
+    if gram is None or shards() is None:
+        gram = moved.mT @ moved
+    else:  # all but the last rounding, which the next step finds
+        turn = coefficients + identity_like(gram)[:, :k]
+        gram = turn.mT @ gram @ turn
+    return _polished(moved, gram, tolerance=(16 + 2 * k) * epsilon(basis))
 
 
-def _polished(matrix: Array, *, tolerance: float) -> Array:
+def _polished(matrix: Array, gram: Array, *, tolerance: float) -> Array:
     """Polar factor where ‖XᵀX − I‖_F exceeds `tolerance`; NaN where it is beyond measure."""
     xp = namespace(matrix)
-    defect = frobenius_squared(matrix.mT @ matrix - identity_like(matrix))
+    defect = frobenius_squared(gram - identity_like(matrix))
     drifted = ~(defect <= tolerance**2)
     if not any_member(drifted):
         return matrix
     if not every_member(defect < inf):
         return xp.where((defect < inf)[..., None, None], matrix, xp.nan)
-    return xp.where(drifted[..., None, None], orthonormalise(matrix), matrix)
+    return xp.where(drifted[..., None, None], orthonormalise(matrix, gram), matrix)
 
 
 # Bases ------------------------------------------------------------------------------------------
@@ -168,14 +215,42 @@ def random_basis(
     """
     n = whole_number(n, "n", at_least=1)
     k = n if k is None else whole_number(k, "k", at_least=1, at_most=n, limit="the dimension n")
-    gaussian = np.random.default_rng(rng).standard_normal((*ensemble, n, k))
-    q, r = np.linalg.qr(gaussian)
-    basis = contiguous(q * np.where(diagonal(r) < 0, -1.0, 1.0)[..., None, :])
+    gaussian = _gaussian(np.random.default_rng(rng), (*ensemble, n, k), shards())
+    basis = contiguous(orthonormal_columns(gaussian))
     if like is None:
         return basis
     if isinstance(like, np.ndarray):
         return basis.astype(like.dtype)
     return namespace(like).asarray(basis, dtype=like.dtype, device=like.device)
+
+
+def _gaussian(
+    rng: np.random.Generator, shape: tuple[int, ...], spread: Shards | None, block: int = 1 << 14
+) -> np.ndarray:
+    """Standard normal numbers; of spread rows this process's part of what one would draw alone."""
+    if spread is None:
+        return rng.standard_normal(shape)
+    n, k = _single(shape)
+    if n != spread.n:
+        raise ValueError(f"n must be {spread.n}, the rows of the sharded basis, got {n}")
+    first, last = spread.own.start, spread.own.stop
+    rows = np.empty((last - first, k))
+    for begin in range(0, last, block):
+        drawn = rng.standard_normal((min(block, n - begin), k))
+        low, high = max(begin, first), min(begin + block, last)
+        if low < high:
+            rows[low - first : high - first] = drawn[low - begin : high - begin]
+    return rows
+
+
+def _single(shape: tuple[int, ...]) -> tuple[int, int]:
+    """(n, k), for rows that are spread: an ensemble is refused."""
+    if len(shape) != 2:
+        raise ValueError(
+            f"a sharded basis must be (n, k), got shape {tuple(shape)}: run the members of an "
+            "ensemble one by one, or give each rank members of its own"
+        )
+    return shape[0], shape[1]
 
 
 def check_basis(basis: Array) -> Array:
@@ -189,10 +264,12 @@ def check_basis(basis: Array) -> Array:
     xp = namespace(basis)
     if basis.dtype not in (xp.float32, xp.float64):
         raise TypeError(f"basis must be float32 or float64, got {basis.dtype}: convert it first")
-    n, k = shape[-2:]
+    n, k = row_count(basis), shape[-1]
+    _check_part(shape, n, k)
     if not 1 <= k <= n:
         raise ValueError(f"basis has k = {k} columns of length n = {n}: k must be from 1 to n")
-    defect = to_host(frobenius_squared(basis.mT @ basis - identity_like(basis))) ** 0.5
+    gram = over_rows(basis.mT @ basis)
+    defect = to_host(frobenius_squared(gram - identity_like(basis))) ** 0.5
     if not np.all(defect <= epsilon(basis) ** 0.5):
         raise ValueError(
             f"basis is not orthonormal, ‖XᵀX − I‖_F = {np.max(defect):.2g}: "
@@ -201,6 +278,22 @@ def check_basis(basis: Array) -> Array:
     if isinstance(basis, np.ndarray):
         return np.array(basis, order="C")
     return contiguous(xp.asarray(basis, copy=True))
+
+
+def _check_part(shape: tuple[int, ...], n: int, k: int) -> None:
+    """A ValueError where rows are spread and these are not this process's part."""
+    spread = shards()
+    if spread is None:
+        return
+    if k == n:
+        raise ValueError(f"a sharded basis must have k < n columns, got k = n = {n}: ask for less")
+    rows, held = _single(shape)[0], spread.own.stop - spread.own.start
+    if rows != held:
+        raise ValueError(
+            f"basis has {rows} rows, but rank {spread.rank} of {spread.count} holds {held} of "
+            f"{spread.n}: bf.random_basis({spread.n}, k) draws them, or cut rows "
+            f"{spread.own.start} to {spread.own.stop}"
+        )
 
 
 def initial_state(basis: Array, memory: Any = None) -> State:
@@ -223,8 +316,20 @@ def signs(vectors: Array) -> Array:
     """±1 a column that makes its largest entry positive, which rounding does not change."""
     xp = namespace(vectors)
     largest = xp.argmax(abs(vectors), axis=-2)[..., None, :]
-    top = xp.take_along_axis(vectors, largest, axis=-2)[..., 0, :]
+    top = _largest_of_all(xp.take_along_axis(vectors, largest, axis=-2)[..., 0, :])
     return xp.where(top < 0, -xp.ones_like(top), xp.ones_like(top))
+
+
+def _largest_of_all(top: Array) -> Array:
+    """Of each process's candidates the largest in size; on a tie the first."""
+    spread = shards()
+    if spread is None:
+        return top
+    xp = namespace(top)
+    every = xp.zeros((spread.count, top.shape[-1]), dtype=top.dtype, device=top.device)
+    every[spread.rank] = top
+    every = over_rows(every)
+    return xp.take_along_axis(every, xp.argmax(abs(every), axis=0)[None, :], axis=0)[0]
 
 
 def upright(vectors: Array) -> Array:
@@ -246,7 +351,8 @@ def taken(array: Array, order: Array) -> Array:
 
 def subspace_error(basis: Array, reference: Array) -> Scalar:
     """‖(I − XXᵀ)U‖_F: the sines of the principal angles, accurate to eps."""
-    return frobenius_squared(reference - basis @ (basis.mT @ reference)) ** 0.5
+    inside = over_rows(basis.mT @ reference)
+    return over_rows(frobenius_squared(reference - basis @ inside)) ** 0.5
 
 
 def basis_error(basis: Array, reference: Array) -> Scalar:

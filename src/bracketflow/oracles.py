@@ -22,6 +22,7 @@ from bracketflow.core import (
     State,
     any_member,
     contiguous,
+    diagonal,
     epsilon,
     every_member,
     frobenius_squared,
@@ -31,6 +32,7 @@ from bracketflow.core import (
     whole_number,
 )
 from bracketflow.geometry import random_basis
+from bracketflow.sharding import over_rows, shards
 
 Product = Callable[[Array], Array]
 
@@ -333,18 +335,45 @@ def multiplied(operator: Any, basis: Array) -> Array:
 
 def centre(basis: Array, image: Array) -> tuple[Probe, Array]:
     """Probe of Y = `image` at X = `basis`, and the skew part of A = Xᵀ(Y − sX)."""
-    level = inner(basis, image) / frobenius_squared(basis)
+    level = own_level(basis, image)
     centred = image - level[..., None, None] * basis
     compressed = basis.mT @ centred
+    if shards() is not None:
+        own = level
+        level, compressed, _ = common_level(own, compressed, basis.mT @ basis, diagonal)
+        centred += (own - level) * basis
     rayleigh = compressed + compressed.mT
     rayleigh *= 0.5
     return Probe(basis, centred, level, rayleigh, basis.shape[-1]), compressed - rayleigh
 
 
+def own_level(basis: Array, image: Array) -> Scalar:
+    """tr(XᵀY)/tr(XᵀX) of the rows that this process holds."""
+    along, square = inner(basis, image), frobenius_squared(basis)
+    if shards() is None or square > 0:
+        return along / square
+    return 0 * square  # nothing is here, and no level is missed
+
+
+def common_level(
+    own: Scalar, compressed: Array, gram: Array, seen: Callable[[Array], Array], *others: Array
+) -> Any:
+    """s, Aᵀ(Y − sX) and AᵀX of all rows, and `others` summed: one message.
+
+    From Aᵀ(Y − s_r X) and AᵀX of each process, at the level s_r of its own rows: so nothing is
+    lost to a large background. s is read off what `seen` takes of AᵀY and AᵀX.
+    """
+    compressed, gram, lifted, *others = over_rows(compressed, gram, own * gram, *others)
+    xp = namespace(compressed)
+    level = xp.sum(seen(compressed + lifted)) / xp.sum(seen(gram))
+    return level, compressed + (lifted - level * gram), gram, *others
+
+
 def advance(state: State, probe: Probe, basis: Array, memory: Any = None) -> State:
     """State after the move to `basis`: one step and the probe's products more.
 
-    A move that overflowed is refused: the observation was far too large for the step.
+    A move that overflowed is refused: the observation was far too large for the step. (On spread
+    rows all processes see it: what makes a basis orthonormal are sums over all rows.)
     """
     finite = frobenius_squared(basis) < inf
     if not every_member(finite):

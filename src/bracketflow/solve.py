@@ -11,6 +11,7 @@ from bracketflow.core import Array, ObservationError, Probe, Result, State, name
 from bracketflow.driver import Method, Monitor, OnBad, checked_stream, column_norms, read_off, run
 from bracketflow.geometry import random_basis
 from bracketflow.oracles import Operator, as_observation, as_operator
+from bracketflow.sharding import shards
 from bracketflow.stopping import Stop, residual_status, tolerance
 from bracketflow.stopping import max_steps as steps_at_most
 from bracketflow.tracker import EigenTracker
@@ -33,10 +34,10 @@ def decompose(
     Stops when max r_i ≤ tol · spread (see `residual_below`) or after `max_steps`.
     """
     operator = oriented(as_operator(A, static=True), which)
-    if operator.n is None:
+    if operator.n is None and shards() is None:
         raise ValueError("A is a callable of unknown size: pass bf.as_operator(A, n)")
     method = EigenTracker()
-    state = method.init(_start(operator, operator.n, k, rng))
+    state = method.init(_start(operator, k, rng))
     stop = [_ritz_residual_below(method, tol), steps_at_most(max_steps)]
     result = run(method, itertools.repeat(operator), state, stop=stop)
     rotate = not result.probe.is_square
@@ -80,12 +81,12 @@ def track(
     """
     observations = iter(checked_stream(stream))
     begin, operator = _first_operator(observations, on_bad)
-    if operator.n is None:
+    if operator.n is None and shards() is None:
         raise ValueError(
             "the stream's first operator is a callable of unknown size: wrap it, "
             "bf.as_operator(f, n)"
         )
-    start = _start(operator, operator.n, k, rng)
+    start = _start(operator, k, rng)
     method = EigenTracker() if method is None else method
     turned = (_oriented_or_bad(x, which) for x in itertools.chain(begin, observations))
     result = run(method, turned, method.init(start), stop=stop, monitors=monitors, on_bad=on_bad)
@@ -115,7 +116,9 @@ def _oriented_or_bad(x: Any, which: str) -> Any:
         return x
 
 
-def _start(operator: Operator, n: int, k: int | None, rng: Any) -> Array:
+def _start(operator: Operator, k: int | None, rng: Any) -> Array:
+    spread = shards()
+    n: Any = operator.n if spread is None else spread.n  # a part of the rows is all it knows
     return random_basis(n, k, rng=rng, ensemble=operator.ensemble, like=operator.like)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from bracketflow.core import Array, Probe, State, Status, epsilon, to_host, whole_number
 from bracketflow.geometry import basis_error, subspace_error
+from bracketflow.sharding import row_count
 
 Stop = Callable[[State, Probe], Any]
 
@@ -78,7 +79,7 @@ def residual_status(state: State, probe: Probe, residuals: Array, tol: float) ->
 def aligned_below(reference: Array, tol: float) -> Stop:
     """Stop within `tol` of a known U: `basis_error` for k = n, `subspace_error` for k < n."""
     tol = tolerance(tol)
-    square = reference.shape[-1] == reference.shape[-2]
+    square = reference.shape[-1] == row_count(reference)
     distance = basis_error if square else subspace_error
 
     def rule(state: State, probe: Probe) -> Any:

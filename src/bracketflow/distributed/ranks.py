@@ -21,6 +21,7 @@ except ImportError:  # pragma: no cover
 from bracketflow.checkpoint import load
 from bracketflow.core import Array, Probe, State
 from bracketflow.driver import Method, Monitor
+from bracketflow.sharding import row_count, shards
 
 
 class GroupError(ConnectionError):
@@ -107,7 +108,7 @@ def empty_array(dtype: str, library: str, group: Any) -> Array | None:
 
 def check_ranks(method: Method, state: State, group: Any = None) -> None:
     """Raise on every rank unless all have the same method, basis shape, dtype and step count."""
-    facts = {**described(state.basis), **_configured(method)}
+    facts = {**described(state.basis), "n": row_count(state.basis), **_configured(method)}
     facts["steps"] = np.asarray(state.steps).tolist()
     refuse_differences(facts, process_group(group))
 
@@ -131,6 +132,11 @@ def start(
         The ranks differ in the method, n, k or dtype, or the checkpoint does not fit them.
     """
     group = process_group(group)
+    if shards() is not None:
+        raise ValueError(
+            "start gives every rank the first one's basis, and this one is sharded: use "
+            "method.init(bf.random_basis(n, k)) or load_shards"
+        )
     refuse_differences({**described(basis), **_configured(method)}, group)
     mine = dist.get_rank(group) == 0
     raw, problem = from_first(_read(checkpoint) if mine else None, group)

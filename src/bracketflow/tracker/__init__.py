@@ -19,6 +19,7 @@ from bracketflow.core import (
     whole_number,
 )
 from bracketflow.geometry import initial_state
+from bracketflow.sharding import row_count
 from bracketflow.tracker import full, leading
 from bracketflow.tracker.events import alarm_of, events
 from bracketflow.tracker.full import newton_angles
@@ -65,7 +66,7 @@ class EigenTracker:
     def init(self, basis: Array, rng: Any = None) -> State:
         """State at an orthonormal basis; columns beyond k come from `rng` (default: seed 0)."""
         state = initial_state(basis)
-        n, k = state.basis.shape[-2:]
+        n, k = row_count(state.basis), state.basis.shape[-1]
         if self.k not in (None, k):
             raise ValueError(
                 f"basis has {k} columns but the tracker was made for k = {self.k}: "
@@ -76,7 +77,7 @@ class EigenTracker:
 
     def step(self, operator: Any, state: State) -> tuple[State, Probe]:
         """One observation: new state, and the probe of the state that went in."""
-        square = state.basis.shape[-1] == state.basis.shape[-2]
+        square = state.basis.shape[-1] == row_count(state.basis)
         method: Any = full if square else leading
         following, probe = method.step(operator, state, self.forget)
         order = np.argsort(-eigenvalues(following), axis=-1, kind="stable")
@@ -97,7 +98,7 @@ class EigenTracker:
 
     def in_doubt(self, state: State) -> bool:
         """Whether a repeated eigenvalue of a static operator is still being looked for."""
-        n, k = state.basis.shape[-2:]
+        n, k = row_count(state.basis), state.basis.shape[-1]
         return k < n and state.basis.ndim == 2 and leading.in_doubt(state.memory)
 
     def eigenvalues(self, state: State, probe: Probe) -> Array:

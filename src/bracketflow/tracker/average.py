@@ -9,6 +9,7 @@ and let every rounding grow.) To first order X moves by RΛ⁻¹: Newton's step 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 from typing import Any, NamedTuple
 
@@ -21,7 +22,6 @@ from bracketflow.core import (
     column_inner,
     contiguous,
     diagonal,
-    epsilon,
     frobenius_squared,
     identity_like,
     inner,
@@ -29,8 +29,9 @@ from bracketflow.core import (
     select,
     to_host,
 )
-from bracketflow.geometry import random_basis, taken, upright
-from bracketflow.oracles import Operator, multiplied, refuse_bad
+from bracketflow.geometry import random_basis, triangular, upright
+from bracketflow.oracles import Operator
+from bracketflow.sharding import over_rows, row_count, shards
 from bracketflow.tracker.gain import (
     CAUTIOUS_STEPS,
     Alarm,
@@ -44,15 +45,22 @@ from bracketflow.tracker.gain import (
     quiet,
     start_gain,
 )
-from bracketflow.tracker.identity import continued
+from bracketflow.tracker.turn import (
+    LEAST,
+    evened,
+    followed,
+    identified,
+    levels,
+    places,
+    polished,
+    raised,
+    singular,
+)
+from bracketflow.tracker.view import View, looked
 
 OVERSAMPLING = 3  # extra columns for each one asked for
-DEFECT = 32  # of XᵀX, in roundings, that is taken off
 SOUND = 256  # condition of ZᵀZ up to which U is orthonormal to rounding
 STRAY = 2.0  # sizes of the noise in an extra column's image by which the bulk is taken lower
-EVEN = (0.05, 0.1)  # part of the mean that is new: none and all of the extra columns are evened
-LEAST = 1e-3  # of the spread: the least that Λ is raised above zero
-APART = 0.2  # of its height: a gap below the top k at which a column cannot be leaving
 TURN_AT = 0.04  # part of the mean that must be new before the columns turn
 
 
@@ -90,7 +98,7 @@ class Mean(NamedTuple):
 
 def start(basis: Array, rng: Any) -> Mean:
     """Memory before the first observation; the columns beyond k come from `rng`, default 0."""
-    n, k = basis.shape[-2:]
+    n, k = row_count(basis), basis.shape[-1]
     ensemble = tuple(basis.shape[:-2])
     p = min(OVERSAMPLING * k, n - k)
     random = random_basis(
@@ -111,7 +119,7 @@ def start(basis: Array, rng: Any) -> Mean:
         _nothing(xp.concat([basis, extra], axis=-1)),
         np.ones(ensemble),
         0 * values[..., 0],
-        _places(values, k),
+        places(values, k),
         np.zeros((*ensemble, k), dtype=np.int64),
         start_gain(ensemble),
         quiet(ensemble, basis),
@@ -120,10 +128,9 @@ def start(basis: Array, rng: Any) -> Mean:
 
 def filled(basis: Array, candidates: Array) -> Array:
     """`candidates` made orthonormal and orthogonal to `basis`."""
-    xp = namespace(basis)
     for _ in range(2):
-        candidates = candidates - basis @ (basis.mT @ candidates)
-        candidates = xp.linalg.qr(candidates)[0]
+        candidates = candidates - basis @ over_rows(basis.mT @ candidates)
+        candidates = triangular(candidates)[0]
     return contiguous(candidates)
 
 
@@ -132,18 +139,13 @@ def _nothing(columns: Array) -> Array:
     return columns[..., :0] if columns.ndim == 2 else 0 * columns
 
 
-def _places(values: Array, k: int) -> Array:
-    """The k columns in the frame of all q: [I 0]."""
-    return identity_like(values)[:k] + 0 * values[..., None, :]
-
-
 def forgotten(mean: Mean) -> Mean:
     """The columns alone, with nothing averaged in them."""
     return mean._replace(
         lean=0 * mean.lean,
         pending=_nothing(mean.pending),
         carry=np.ones_like(mean.carry),
-        anchor=_places(mean.values, mean.lean.shape[-1]),
+        anchor=places(mean.values, mean.lean.shape[-1]),
         gain=start_gain(mean.gain.count.shape),
     )
 
@@ -154,93 +156,130 @@ def restored(memory: Any) -> Mean:
     return mean._replace(gain=Gain(*mean.gain), alarm=Alarm(*mean.alarm))
 
 
-class View(NamedTuple):
-    """One block product on [X, z], at the level of z, its Rayleigh quotient."""
+class Sums(NamedTuple):
+    """What an observation asks of sums over rows: all of it in one message."""
 
+    innovation: Any
+    """‖innovation‖²."""
+    change: Any
+    """‖Δ image of the reference‖²."""
+    images: Array
+    """Squares of the k columns' images."""
+    along: Any
+    """<move, lean>."""
+    moves: Array
+    leans: Array
+    """Squares of their columns."""
+    rest: Any
+    mapped: Any
+    """‖r‖² and <r, (C − level)r> of the part r of the reference outside of X."""
+    residual: Array
+    """RᵀR of the probe; empty when one process holds all rows, which then need not make it."""
+    within: Array
+    """XᵀP of all q columns and their pending images; empty while the columns do not turn."""
     columns: Array
-    image: Array
-    """(C − level)X of all q columns."""
-    rayleigh: Array
-    """Xᵀ(C − level)X of the k columns, q × k."""
-    reference: Array
-    """(C − level)z."""
-    bulk: Array
-    """Rayleigh quotient of C − level for the part of z outside of X."""
-    rounding: Any
+    pending: Array
+    """XᵀX and PᵀP where rows are spread: what makes ZᵀZ before Z is known."""
+
+
+class News(NamedTuple):
+    """What an observation brings."""
+
+    innovation: Array
+    move: Array
+    pending: Array
+    carry: Any
+    sums: Sums
+
+    @property
+    def turns(self) -> bool:
+        """Whether enough has come in for the columns to turn."""
+        return _turning(self.carry)
 
 
 def step(
     operator: Operator, state: State, mean: Mean, forget: float | None
-) -> tuple[Array, Probe, Mean]:
-    """One observation of all q columns and the reference: basis, probe and memory."""
-    probe, view = _looked(operator, state, mean)
+) -> tuple[Array, Probe, Mean, Any]:
+    """One observation of all q columns and the reference: basis, probe, memory, Sums.change."""
+    expected = _expected(state.basis, mean)
+    probe, view = looked(operator, state, mean.extra, mean.reference, expected)
     weight = operator.weight
-    innovation = _innovation(state.basis, view, mean)
-    size = to_host(frobenius_squared(innovation)) * weight
-    floor = (8 * view.rounding) ** 2 * weight
-    verdict = heard(mean.alarm, mean.gain, size, innovation, floor)
     g = fraction(mean.gain, weight)
-    basis, memory = _absorbed(state, view, mean, innovation, g, weight, forget)
+    news = _news(probe, view, mean, g, expected, view.foreseen)
+    if shards() is not None:
+        probe = replace(probe, gram=news.sums.residual)
+    size = to_host(news.sums.innovation) * weight
+    floor = (8 * view.rounding) ** 2 * weight
+    verdict = heard(mean.alarm, mean.gain, size, news.innovation, floor)
+    basis, memory = _absorbed(state, view, mean, news, g, weight, forget)
     memory = memory._replace(alarm=listened(mean.alarm, mean.gain, size))
     if verdict is not None:
         kept = (state.basis, mean._replace(alarm=verdict.waiting))
         basis, memory = select(verdict.held, kept, (basis, memory))
         if verdict.jumped.any() and forget is None:
-            fresh = _reset(state, view, mean, weight, forget)
+            fresh = _reset(state, probe, view, mean, weight, forget)
             basis, memory = select(verdict.jumped, fresh, (basis, memory))
-    return basis, probe, memory._replace(image=view.reference)
+    return basis, probe, memory._replace(image=view.reference), news.sums.change
 
 
-def _looked(operator: Operator, state: State, mean: Mean) -> tuple[Probe, View]:
-    """The step's one product: the probe of the k columns, and the view of all."""
-    xp = namespace(state.basis)
-    basis, k = state.basis, state.basis.shape[-1]
-    block = xp.concat([basis, mean.extra, mean.reference], axis=-1)
-    columns, reference = block[..., :-1], block[..., -1:]
-    with np.errstate(over="ignore", invalid="ignore"):
-        product = multiplied(operator, block)
-        level = inner(reference, product[..., -1:]) / frobenius_squared(reference)
-        wide = level[..., None, None]
-        image = -wide * columns
-        image += product[..., :-1]
-        looked = product[..., -1:] - wide * reference
-        rayleigh = image.mT @ basis
-        whole = Probe(block, image, level, rayleigh, block.shape[-1])
-        inside, across = rayleigh[..., :k, :], image[..., :k].mT @ reference - basis.mT @ looked
-        refuse_bad(whole, 0.5 * xp.concat([inside - inside.mT, across], axis=-1), state.seen)
-    rounding = to_host(whole.rounding + 64 * epsilon(columns) * whole.size)
-    outside = _outside(columns, image, reference, looked)
-    return _of_columns(whole, basis), View(columns, image, rayleigh, looked, outside, rounding)
+def _news(
+    probe: Probe, view: View, mean: Mean, g: Any, expected: Array, foreseen: Array | None
+) -> News:
+    """What an observation taken with gain g brings, and the sums over rows it is judged by."""
+    k = probe.basis.shape[-1]
+    innovation = view.image[..., :k] - expected
+    if foreseen is None:
+        inside = over_rows(probe.basis.mT @ innovation)
+    else:
+        inside = view.rayleigh[..., :k, :] - foreseen
+    move = _move(probe.basis, innovation, inside, mean)
+    share = per_member(g, view.rayleigh)
+    pending = share * view.image
+    if mean.pending.shape[-1]:
+        pending += (1 - share) * mean.pending
+    carry = (1 - g) * mean.carry
+    new = pending if _turning(carry) else None
+    return News(innovation, move, pending, carry, _sums(probe, view, mean, innovation, move, new))
 
 
-def _outside(columns: Array, image: Array, reference: Array, looked: Array) -> Array:
-    """Rayleigh quotient of the part of the reference that the columns do not reach; 0 for none."""
-    along = columns.mT @ reference
-    rest, mapped = reference - columns @ along, looked - image @ along
-    size = frobenius_squared(rest)
-    return inner(rest, mapped) / namespace(size).where(size > LEAST, size, size + inf)
-
-
-def _of_columns(whole: Probe, basis: Array) -> Probe:
-    """The probe of the first k columns, centred at their own level."""
-    k = basis.shape[-1]
-    rayleigh = whole.rayleigh[..., :k, :]
-    above = namespace(basis).mean(diagonal(rayleigh), axis=-1)
-    wide = above[..., None, None]
-    return Probe(
-        basis,
-        whole.centred[..., :k] - wide * basis,
-        whole.background + above,
-        0.5 * (rayleigh + rayleigh.mT) - wide * identity_like(rayleigh),
-        whole.matvecs,
+def _sums(
+    probe: Probe, view: View, mean: Mean, innovation: Array, move: Array, pending: Array | None
+) -> Sums:
+    """All sums over rows; with `pending` also those of a turn."""
+    images = view.image[..., : probe.basis.shape[-1]]
+    rest = mean.reference - view.columns @ view.along
+    spread, nothing = shards() is not None, view.rayleigh[..., :0, :0]
+    turn = (nothing, nothing, nothing)
+    if pending is not None:
+        columns = view.columns
+        turn = (columns.mT @ pending, nothing, nothing)
+        if spread:
+            turn = (turn[0], columns.mT @ columns, pending.mT @ pending)
+    return Sums(
+        *over_rows(
+            frobenius_squared(innovation),
+            frobenius_squared(view.reference - mean.image),
+            column_inner(images, images),
+            inner(move, mean.lean),
+            column_inner(move, move),
+            column_inner(mean.lean, mean.lean),
+            frobenius_squared(rest),
+            inner(rest, view.reference - view.image @ view.along),
+            probe.residual.mT @ probe.residual if spread else nothing,
+            *turn,
+        )
     )
+
+
+def _turning(carry: Any) -> bool:
+    return bool(np.min(carry) <= 1 - TURN_AT)
 
 
 def _absorbed(
     state: State,
     view: View,
     mean: Mean,
-    innovation: Array,
+    news: News,
     g: Any,
     weight: float,
     forget: float | None,
@@ -250,57 +289,54 @@ def _absorbed(
     The columns turn when enough has come in; until then their images add up exactly.
     """
     share = per_member(g, view.rayleigh)
-    pending = share * view.image
-    if mean.pending.shape[-1]:
-        pending += (1 - share) * mean.pending
-    carry = (1 - g) * mean.carry
-    bulk = mean.bulk + share[..., 0, 0] * (view.bulk - mean.bulk)
-    move = _move(state.basis, innovation, mean)
-    gain = learned(mean.gain, weight, inner(move, mean.lean), _doubt(move, mean.lean), forget)
-    variance, power = _noise(view, mean, weight, share)
+    sums, move = news.sums, news.move
+    bulk = mean.bulk + share[..., 0, 0] * (_outside(sums) - mean.bulk)
+    doubt = _doubt(sums, row_count(move))
+    gain = learned(mean.gain, weight, sums.along, doubt, forget)
+    variance, power = _noise(view, mean, weight, share, sums.images)
     move -= mean.lean
     move *= share
     move += mean.lean
     memory = mean._replace(
-        pending=pending,
-        carry=carry,
+        pending=news.pending,
+        carry=news.carry,
         bulk=bulk,
         variance=variance,
         power=power,
         lean=move,
         gain=gain,
     )
-    if np.min(carry) > 1 - TURN_AT:
-        return state.basis, memory
-    return _turned(state, view.columns, memory)
+    return _turned(state, view.columns, memory, sums) if news.turns else (state.basis, memory)
 
 
-def _turned(state: State, columns: Array, mean: Mean) -> tuple[Array, Mean]:
+def _turned(state: State, columns: Array, mean: Mean, sums: Sums) -> tuple[Array, Mean]:
     """The columns turned to the left singular vectors of the mean's image."""
     k = state.basis.shape[-1]
     kept = per_member(mean.carry, columns)[..., 0] * mean.values
-    within = columns.mT @ mean.pending
+    within = sums.within
     within = 0.5 * (within + within.mT) + kept[..., None] * identity_like(within)
-    level, bulk = _levels(within, mean.bulk if columns.shape[-1] < columns.shape[-2] else None)
-    level = level - STRAY * _stray(within, mean.pending, k)
+    bulk = mean.bulk if columns.shape[-1] < row_count(columns) else None
+    level, bulk = levels(within, bulk)
+    level = level - STRAY * _stray(within, mean.pending, sums, k)
     within -= level * identity_like(within)
-    image = columns * (kept[..., None, :] - level)
+    scale = kept[..., None, :] - level
+    image = columns * scale
     image += mean.pending
-    values, turn, ritz = _singular(within, image, k)
+    values, turn, ritz = singular(within, _image_gram(image, scale, sums), k)
     inside = within @ turn
     settled = bool(np.max(state.steps) > CAUTIOUS_STEPS)
     if np.max(state.steps) > 0:
-        values, ritz, inside, turn = _identified(values, ritz, inside, turn, settled)
-    anchor, left = _followed(mean.anchor @ inside, values)
+        values, ritz, inside, turn = identified(values, ritz, inside, turn, settled)
+    anchor, left = followed(mean.anchor @ inside, values)
     since = np.where(left & settled, np.asarray(state.steps)[..., None] + 1, mean.since)
     moved = image @ turn
     if np.max(state.steps) == 0:
         moved = upright(moved)
     if (to_host(values).max(axis=-1) ** 2 > SOUND * to_host(values).min(axis=-1) ** 2).any():
-        moved = _polished(moved)
+        moved = polished(moved)
     return contiguous(moved[..., :k]), mean._replace(
         extra=contiguous(moved[..., k:]),
-        values=_evened(bulk + _raised(values + level[..., 0] - bulk), k, 1 - mean.carry),
+        values=evened(bulk + raised(values + level[..., 0] - bulk), k, 1 - mean.carry),
         ritz=ritz + level[..., 0],
         lean=mean.lean @ inside[..., :k, :k],
         pending=_nothing(moved),
@@ -310,126 +346,49 @@ def _turned(state: State, columns: Array, mean: Mean) -> tuple[Array, Mean]:
     )
 
 
-def _evened(values: Array, k: int, share: Any) -> Array:
-    """Λ with that of the extra columns made equal where the part of the mean that is new is large.
-
-    Columns that follow noise at unequal rates let roundings grow; in a long mean they do not.
-    """
-    xp = namespace(values)
-    even = per_member(np.clip((share - EVEN[0]) / (EVEN[1] - EVEN[0]), 0.0, 1.0), values)[..., 0]
-    extra = values[..., k:]
-    extra = extra + even * (xp.mean(extra, axis=-1, keepdims=True) - extra)
-    return xp.concat([values[..., :k], extra], axis=-1)
+def _outside(sums: Sums) -> Array:
+    """Rayleigh quotient of the part of the reference that the columns do not reach; 0 for none."""
+    return sums.mapped / namespace(sums.rest).where(sums.rest > LEAST, sums.rest, sums.rest + inf)
 
 
-def _stray(within: Array, pending: Array, k: int) -> Array:
+def _image_gram(image: Array, scale: Array, sums: Sums) -> Array:
+    """ZᵀZ of the mean's image Z = XS + P; of spread rows from sums that are there already."""
+    if shards() is None:
+        return image.mT @ image
+    across = scale.mT * sums.within
+    return scale.mT * sums.columns * scale + across + across.mT + sums.pending
+
+
+def _stray(within: Array, pending: Array, sums: Sums, k: int) -> Array:
     """Size of what is new to the other columns in their images.
 
     With the bulk taken lower by it, columns that only follow noise are renewed and not thrown
     about, and differences between them die out.
     """
-    outside = column_inner(pending, pending) - column_inner(within, within)
+    one = shards() is None
+    squares = column_inner(pending, pending) if one else diagonal(sums.pending)
+    outside = squares - column_inner(within, within)
     power = namespace(within).mean(outside[..., k:], axis=-1)
-    return _raised(power)[..., None, None] ** 0.5
+    return raised(power)[..., None, None] ** 0.5
 
 
-def _levels(within: Array, bulk: Array | None) -> tuple[Array, Array]:
-    """μ with XᵀMX − μ positive, and the level of the bulk; both the lowest where there is no bulk.
-
-    Where M falls below the bulk its image must keep its sign, so μ is lower than both.
-    """
-    xp = namespace(within)
-    values = xp.linalg.eigvalsh(within)
-    lowest = values[..., :1]
-    bulk = lowest if bulk is None else bulk[..., None]
-    tiny = float(xp.finfo(within.dtype).smallest_normal) ** 0.5
-    margin = LEAST * (values[..., -1:] - lowest) + tiny
-    return (bulk - _raised(bulk - lowest) - margin)[..., None], bulk
-
-
-def _singular(within: Array, image: Array, k: int) -> tuple[Array, Array, Array]:
-    """Σ and T, descending, with ZT = U of Z = UΣVᵀ, and the Ritz values of M in the leading k.
-
-    `within` is A = XᵀZ, Z = XA + R; M is taken to vanish outside of span[X, R], so that
-    ZᵀMZ = A ZᵀZ + RᵀR A.
-    """
-    xp = namespace(image)
-    gram = image.mT @ image
-    squares, vectors = xp.linalg.eigh(gram)
-    squares, vectors = xp.flip(squares, axis=-1), xp.flip(vectors, axis=-1)
-    least = squares[..., :1] * (epsilon(image) * image.shape[-1])
-    values = xp.sqrt(xp.where(squares > least, squares, least))
-    turn = vectors / values[..., None, :]
-    leading = turn[..., :k]
-    inside = within @ leading
-    mapped = within @ (gram @ leading) + gram @ inside - within @ (within @ inside)
-    return values, turn, column_inner(leading, mapped)
-
-
-def _raised(values: Array) -> Array:
-    """max(v, 0): a column is never remembered as lower than what was not seen."""
-    return namespace(values).where(values > 0, values, 0 * values)
-
-
-def _polished(columns: Array) -> Array:
-    """Nearly orthonormal `columns`, made so to rounding: X(3 − XᵀX)/2."""
-    small = (DEFECT * epsilon(columns)) ** 2 * columns.shape[-1]
-    for _ in range(4):
-        defect = identity_like(columns) - columns.mT @ columns
-        if to_host(frobenius_squared(defect)).max() <= small:
-            break
-        columns = columns + columns @ (0.5 * defect)
-    return columns
-
-
-def _followed(anchor: Array, values: Array) -> tuple[Array, Any]:
-    """The anchor for the next turn, and which of its columns now lie outside the top k.
-
-    While a column's value is close to those below the top k, noise may turn it out of them little
-    by little; otherwise only a swap can.
-    """
-    xp = namespace(values)
-    k = anchor.shape[-2]
-    squares = anchor * anchor
-    left = xp.sum(squares[..., k:], axis=-1) > 0.5
-    gap = values[..., :k] - xp.max(values[..., k:], axis=-1, keepdims=True)
-    lost = xp.sum(squares, axis=-1) < 0.5
-    renewed = left | lost | (gap > APART * values[..., :k])
-    return xp.where(renewed[..., None], _places(values, k), anchor), to_host(left)
-
-
-def _identified(
-    values: Array, ritz: Array, inside: Array, turn: Array, settled: bool
-) -> tuple[Array, Array, Array, Array]:
-    """The leading k in the places, and with the signs, of the columns they continue."""
-    k = ritz.shape[-1]
-    order, sign = continued(inside[..., :k, :k], values.shape[-1], settled=settled)
-    if order is not None:
-        ritz = taken(ritz, order[..., :k])
-        values, inside, turn = (taken(part, order) for part in (values, inside, turn))
-    sign = sign[..., None, :]
-    return values, ritz, inside * sign, turn * sign
-
-
-def _innovation(basis: Array, view: View, mean: Mean) -> Array:
-    """Image of the k columns less what the mean makes of them."""
+def _expected(basis: Array, mean: Mean) -> Array:
+    """What the mean makes of the k columns."""
     k = basis.shape[-1]
-    innovation = view.image[..., :k] - basis * (
-        per_member(mean.carry, basis) * mean.values[..., None, :k]
-    )
+    image = basis * (per_member(mean.carry, basis) * mean.values[..., None, :k])
     if mean.pending.shape[-1]:
-        innovation -= mean.pending[..., :k]
-    return innovation
+        image += mean.pending[..., :k]
+    return image
 
 
-def _move(basis: Array, innovation: Array, mean: Mean) -> Array:
-    """The whole move that an innovation asks of the k columns: R Λ⁻¹.
+def _move(basis: Array, innovation: Array, inside: Array, mean: Mean) -> Array:
+    """The whole move that an innovation asks of the k columns: R Λ⁻¹; `inside` is Xᵀ of it.
 
     Only out of the k columns: the others follow the noise, and what they see must decide nothing.
     """
     xp = namespace(innovation)
     k = innovation.shape[-1]
-    outside = innovation - basis @ (basis.mT @ innovation)
+    outside = innovation - basis @ inside
     above = mean.values[..., None, :k] - mean.bulk[..., None, None]
     least = 0.05 * above[..., :1]
     least = xp.where(least > 0, least, xp.ones_like(least))
@@ -437,28 +396,30 @@ def _move(basis: Array, innovation: Array, mean: Mean) -> Array:
     return outside
 
 
-def _doubt(move: Array, lean: Array) -> Any:
+def _doubt(sums: Sums, n: int) -> Any:
     """Variance of <move, lean> if the move is noise, alike in all directions."""
-    xp = namespace(lean)
-    n, k = lean.shape[-2:]
-    noise = column_inner(move, move) / (n - k)
-    return xp.sum(noise * column_inner(lean, lean), axis=-1)
+    noise = sums.moves / (n - sums.moves.shape[-1])
+    return namespace(noise).sum(noise * sums.leans, axis=-1)
 
 
-def _noise(view: View, mean: Mean, weight: float, share: Array) -> tuple[Array, Array]:
-    """Running variance of H and mean ‖R e_i‖², for one observation of weight 1."""
+def _noise(
+    view: View, mean: Mean, weight: float, share: Array, squares: Array
+) -> tuple[Array, Array]:
+    """Running variance of H and mean ‖R e_i‖², for one observation of weight 1.
+
+    `squares` are those of the k columns' images.
+    """
     xp = namespace(share)
     k = mean.lean.shape[-1]
     inside = view.rayleigh.mT
-    change = inside - mean.ritz[..., None] * _places(mean.values, k)
+    change = inside - mean.ritz[..., None] * places(mean.values, k)
     # Eigenvalues are read relative to their mean: the noise of the reference is not theirs.
     common = xp.mean(diagonal(change[..., :k]), axis=-1)
-    change = change - common[..., None, None] * _places(mean.values, k)
+    change = change - common[..., None, None] * places(mean.values, k)
     fade = weight * (1 - share)
     rate = per_member(np.maximum(1 / np.maximum(mean.gain.count, 1), 1 / 1024), share)
-    images = view.image[..., :k]
-    outside = column_inner(images, images) - column_inner(view.rayleigh, view.rayleigh)
-    power = fade[..., 0] * _raised(outside)
+    outside = squares - column_inner(view.rayleigh, view.rayleigh)
+    power = fade[..., 0] * raised(outside)
     return (
         mean.variance + rate * (fade * change**2 - mean.variance),
         mean.power + rate[..., 0] * (power - mean.power),
@@ -466,11 +427,11 @@ def _noise(view: View, mean: Mean, weight: float, share: Array) -> tuple[Array, 
 
 
 def _reset(
-    state: State, view: View, mean: Mean, weight: float, forget: float | None
+    state: State, probe: Probe, view: View, mean: Mean, weight: float, forget: float | None
 ) -> tuple[Array, Mean]:
     """Basis and memory after a jump: this observation alone."""
     empty = forgotten(mean)
     one = np.ones(mean.gain.count.shape)
-    innovation = _innovation(state.basis, view, empty)
-    basis, memory = _absorbed(state, view, empty, innovation, one, weight, forget)
+    news = _news(probe, view, empty, one, _expected(state.basis, empty), None)
+    basis, memory = _absorbed(state, view, empty, news, one, weight, forget)
     return basis, memory._replace(alarm=after_jump(mean.alarm, state.steps))

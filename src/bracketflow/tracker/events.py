@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from bracketflow.core import Event, State
+from bracketflow.sharding import row_count
 from bracketflow.tracker import average, full
 from bracketflow.tracker.gain import JUMP, Alarm
 
 
 def alarm_of(state: State) -> Alarm:
     """The alarm in the memory of a tracker's state."""
-    square = state.basis.shape[-1] == state.basis.shape[-2]
+    square = state.basis.shape[-1] == row_count(state.basis)
     return (full.restored(state.memory) if square else average.restored(state.memory[0])).alarm
 
 
@@ -41,9 +42,8 @@ def events(before: State, after: State) -> tuple[Event, ...]:
 
 def _began(state: State) -> np.ndarray:
     """Step at which the vector in each column came in; nothing leaves a full basis."""
-    *ensemble, n, k = state.basis.shape
-    if k == n:
-        return np.zeros((*ensemble, 1))
+    if state.basis.shape[-1] == row_count(state.basis):
+        return np.zeros((*state.basis.shape[:-2], 1))
     return np.asarray(average.restored(state.memory[0]).since)
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bracketflow.core import Array, Scalar, frobenius_squared, inner, namespace, to_host
+from bracketflow.sharding import over_rows, row_count
 
 CAUTIOUS_STEPS = 5  # too few moves to judge the gain by
 WINDOW = 4.0  # evidence is kept for this many memory lengths
@@ -129,7 +130,7 @@ def heard(alarm: Alarm, gain: Gain, size: Any, innovation: Array, floor: Any) ->
     Loud ones that never agree are noise that has grown: from GIVE_UP in a row on they are absorbed.
     """
     size = to_host(size)
-    limit = np.where(gain.count > CAUTIOUS_STEPS, LOUD, STARTLING * innovation.shape[-2])
+    limit = np.where(gain.count > CAUTIOUS_STEPS, LOUD, STARTLING * row_count(innovation))
     loud = (size > limit * np.sqrt(alarm.usual)) & (size > floor) & (alarm.usual > 0)
     if not loud.any():
         return None
@@ -148,9 +149,13 @@ def agreement(innovation: Array, alarm: Alarm) -> Any:
     """Cosine between an innovation and the suspect; 0 where none is held."""
     if not np.any(alarm.alike):
         return np.zeros(alarm.alike.shape)
-    norms = frobenius_squared(innovation) * frobenius_squared(alarm.suspect)
+    along, left, right = over_rows(
+        inner(innovation, alarm.suspect),
+        frobenius_squared(innovation),
+        frobenius_squared(alarm.suspect),
+    )
     floor = np.finfo(np.float64).tiny
-    return to_host(inner(innovation, alarm.suspect)) / np.sqrt(to_host(norms) + floor)
+    return to_host(along) / np.sqrt(to_host(left * right) + floor)
 
 
 def listened(alarm: Alarm, gain: Gain, size: Any) -> Alarm:

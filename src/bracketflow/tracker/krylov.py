@@ -24,8 +24,9 @@ from bracketflow.core import (
     namespace,
     to_host,
 )
-from bracketflow.geometry import signs, taken, upright
+from bracketflow.geometry import signs, taken, triangular, upright
 from bracketflow.oracles import Operator, centre, observe
+from bracketflow.sharding import over_rows, row_count
 from bracketflow.tracker.gain import CAUTIOUS_STEPS
 from bracketflow.tracker.identity import continued
 
@@ -93,7 +94,7 @@ def step(
 def _image(span: Span, basis: Array) -> Array:
     """C X at the level of the span, as far as X lies in it."""
     if not span.turn.shape[-1]:
-        known = span.columns.mT @ basis
+        known = over_rows(span.columns.mT @ basis)
         return span.columns @ (span.rayleigh @ known) + span.pending @ (span.coupling.mT @ known)
     # The columns are Ritz vectors, T · turn = turn · diag: no product with S.
     return basis * ritz_values(span) + span.pending @ (span.coupling.mT @ span.turn)
@@ -111,7 +112,7 @@ def _multiplied(
     directions, sizes, mixing = namespace(image).linalg.svd(block.fresh)
     rank = int(np.sum(to_host(sizes) > DEFLATED))
     mixing = mixing[:rank]
-    surprise = frobenius_squared(image - image @ mixing.mT @ mixing)
+    surprise = over_rows(frobenius_squared(image - image @ mixing.mT @ mixing))
     fits = to_host(surprise + frobenius_squared(overlap)) <= _slack(span) ** 2
     if fits and rank:
         span = _extended(span, directions, image @ (mixing.mT / sizes[:rank]))
@@ -154,11 +155,11 @@ def _seed(probe: Probe, width: int) -> Span:
     """
     xp = namespace(probe.basis)
     k = probe.basis.shape[-1]
-    cold = to_host(frobenius_squared(probe.residual) > frobenius_squared(probe.rayleigh))
+    cold = to_host(probe.outside > frobenius_squared(probe.rayleigh))
     rounding = _rounding(probe)
     for count in (width, k) if cold else (k,):
         turn = xp.flip(xp.linalg.eigh(probe.rayleigh)[1], axis=-1)[:, :count]
-        residual = _apart(probe.residual @ turn, probe.basis)
+        residual, _ = _apart(probe.residual @ turn, probe.basis)
         pending, coupling = _orthonormal(residual, rounding / 16)
         columns, rayleigh = probe.basis @ turn, turn.mT @ probe.rayleigh @ turn
         if pending.shape[-1] == count:
@@ -190,17 +191,24 @@ def _grown(operator: Operator, state: State, probe: Probe, span: Span) -> tuple[
     return basis, replace(probe, matvecs=matvecs), span
 
 
-def _apart(block: Array, *others: Array) -> Array:
-    """`block` made orthogonal to all columns of `others`, twice, which is enough."""
-    for columns in others * 2:
-        block = block - columns @ (columns.mT @ block)
-    return block
+def _apart(block: Array, *others: Array) -> tuple[Array, list[Array]]:
+    """`block` made orthogonal to `others`, twice, which is enough; and its overlaps with them."""
+    overlaps = _overlaps(block, others)
+    for found in (overlaps, None):
+        for columns, overlap in zip(others, found or _overlaps(block, others), strict=True):
+            block = block - columns @ overlap
+    return block, overlaps
+
+
+def _overlaps(block: Array, others: tuple[Array, ...]) -> list[Array]:
+    overlaps = over_rows(*(columns.mT @ block for columns in others))
+    return [overlaps] if len(others) == 1 else list(overlaps)
 
 
 def _orthonormal(residual: Array, floor: Any) -> tuple[Array, Array]:
     """Q and G with R = Q Gᵀ, less what is below `floor`."""
     xp = namespace(residual)
-    left, small = xp.linalg.qr(residual)
+    left, small = triangular(residual)
     turn, sizes, right = xp.linalg.svd(small, full_matrices=False)
     rank = int(np.sum(to_host(sizes) > floor))
     return left @ turn[:, :rank], right[:rank].mT * sizes[:rank]
@@ -215,7 +223,8 @@ def _next_block(operator: Operator, basis: Array, span: Span, whole: Array) -> B
     xp = namespace(basis)
     k = basis.shape[-1]
     if not span.turn.shape[-1]:
-        return Block(basis, span.columns.mT @ basis, span.pending.mT @ basis, whole)
+        known, fresh = over_rows(span.columns.mT @ basis, span.pending.mT @ basis)
+        return Block(basis, known, fresh, whole)
     residual = span.coupling.mT @ span.turn
     doubted = bool(span.doubts > 0 and span.pending.shape[-1])
     if not doubted and to_host(frobenius_squared(residual)) <= _floor(span) ** 2:
@@ -252,12 +261,12 @@ def _doubted(span: Span, spare: Array) -> Span:
     span = span._replace(doubts=np.int64(0))
     if not in_doubt(span, spare):
         return span
-    if sum(span.columns.shape[-1:] + span.pending.shape[-1:]) >= len(spare):
+    if sum(span.columns.shape[-1:] + span.pending.shape[-1:]) >= row_count(spare):
         return span._replace(doubts=np.int64(span.pending.shape[-1]))
     used = int(span.rounds)
-    column = _apart(spare[:, used : used + 1], span.columns, span.pending)
-    column = column / frobenius_squared(column) ** 0.5
-    column = _apart(column, span.columns, span.pending)
+    column, _ = _apart(spare[:, used : used + 1], span.columns, span.pending)
+    column = column / over_rows(frobenius_squared(column)) ** 0.5
+    column, _ = _apart(column, span.columns, span.pending)
     xp = namespace(spare)
     return span._replace(
         pending=xp.concat([span.pending, column], axis=-1),
@@ -275,7 +284,7 @@ def _captured(span: Span) -> Any:
 
 def in_doubt(span: Span, spare: Array) -> bool:
     """Whether a chain that looks for repeated eigenvalues is under way or still due."""
-    n, m = span.columns.shape
+    n, m = row_count(span.columns), span.columns.shape[-1]
     if span.doubts > 0 and span.pending.shape[-1]:
         return True
     if m + span.pending.shape[-1] >= n:
@@ -291,7 +300,7 @@ def in_doubt(span: Span, spare: Array) -> bool:
 def _shift(seen: Probe, block: Block, span: Span, static: bool) -> tuple[Any, Array]:
     """How far this product's level is from the span's, and what of SᵀCP is then unexplained."""
     expected = span.rayleigh @ block.known + span.coupling @ block.fresh
-    overlap = span.columns.mT @ seen.centred - expected
+    overlap = over_rows(span.columns.mT @ seen.centred) - expected
     if static:
         shift = float(span.level - to_host(seen.background))
     else:
@@ -319,17 +328,17 @@ def _extended(span: Span, directions: Array, solved: Array) -> Span:
     columns = xp.concat([span.columns, span.pending @ directions[:, :rank]], axis=-1)
     rest = span.pending @ directions[:, rank:]
     inside = span.coupling @ directions
-    corner = columns[:, -rank:].mT @ solved
+    outside, (known, again) = _apart(solved, columns, rest)
+    corner = known[-rank:]
     across, down = inside[:, :rank], inside[:, rank:]
     rayleigh = _blocks(span.rayleigh, across, across.mT, 0.5 * (corner + corner.mT))
-    outside = _apart(solved, columns, rest)
     pending, coupling = _orthonormal(outside, _floor(span))
     nothing = 0 * (span.columns[:1].mT @ pending[:1])
     return span._replace(
         columns=columns,
         rayleigh=rayleigh,
         pending=xp.concat([rest, pending], axis=-1),
-        coupling=_blocks(down, nothing, solved.mT @ rest, coupling),
+        coupling=_blocks(down, nothing, again.mT, coupling),
     )
 
 
@@ -346,7 +355,7 @@ def _ritz(span: Span, k: int, state: State) -> tuple[Array, Span]:
         sign = signs(basis)
     else:
         settled = state.steps > CAUTIOUS_STEPS
-        order, sign = continued(state.basis.mT @ basis, k, settled=settled)
+        order, sign = continued(over_rows(state.basis.mT @ basis), k, settled=settled)
         if order is not None:
             basis, turn = taken(basis, order), taken(turn, order)
     return contiguous(basis * sign), span._replace(turn=turn * sign)

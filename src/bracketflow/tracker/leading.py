@@ -11,12 +11,12 @@ from bracketflow.core import (
     Probe,
     State,
     epsilon,
-    frobenius_squared,
     identity_like,
     namespace,
     to_host,
 )
 from bracketflow.oracles import advance, as_operator
+from bracketflow.sharding import over_rows
 from bracketflow.tracker import average, krylov
 from bracketflow.tracker.gain import after_jump, calmed
 
@@ -58,8 +58,8 @@ def step(operator: Any, state: State, forget: float | None) -> tuple[State, Prob
         else:
             basis, memory = _moving(state, mean, longer)
         return advance(state, probe, basis, memory), probe
-    basis, probe, after = average.step(operator, state, mean, forget)
-    steady = _steadier(steady, probe, mean.image, after.image)
+    basis, probe, after, change = average.step(operator, state, mean, forget)
+    steady = _steadier(steady, probe, change)
     return advance(state, probe, basis, Leading(after, span, steady)), probe
 
 
@@ -75,7 +75,7 @@ def _moving(state: State, mean: average.Mean, span: krylov.Span) -> tuple[Array,
     """The signal has moved: start a mean from the basis, with the next Ritz vectors beside it."""
     basis = state.basis
     xp = namespace(basis)
-    basis = basis + 0.5 * (basis @ (identity_like(basis) - basis.mT @ basis))
+    basis = basis + 0.5 * (basis @ (identity_like(basis) - over_rows(basis.mT @ basis)))
     k, p = basis.shape[-1], mean.extra.shape[-1]
     others = span.columns @ krylov.leading_vectors(span, k + p)[:, k:]
     extra = average.filled(basis, xp.concat([others, mean.extra], axis=-1)[:, :p])
@@ -84,10 +84,9 @@ def _moving(state: State, mean: average.Mean, span: krylov.Span) -> tuple[Array,
     return basis, Leading(fresh, krylov.start(basis), np.int64(0))
 
 
-def _steadier(steady: Any, probe: Probe, before: Array, after: Array) -> Any:
-    """One more agreeing image of the reference, or none."""
-    if after.ndim > 2:
+def _steadier(steady: Any, probe: Probe, change: Any) -> Any:
+    """One more agreeing image of the reference, or none; `change` is that of the image, squared."""
+    if probe.basis.ndim > 2:
         return steady
-    change = to_host(frobenius_squared(after - before)) ** 0.5
-    slack = to_host(probe.rounding / 8 + 64 * epsilon(after) * probe.extent)
-    return np.int64(steady + 1 if change <= slack else 0)
+    slack = to_host(probe.rounding / 8 + 64 * epsilon(probe.basis) * probe.extent)
+    return np.int64(steady + 1 if to_host(change) ** 0.5 <= slack else 0)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bracketflow.core import Array, State, diagonal, to_host
+from bracketflow.sharding import row_count
 from bracketflow.tracker import average, full, krylov
 from bracketflow.tracker.gain import Alarm, Gain
 
@@ -66,7 +67,7 @@ def read(state: State, coverage: float) -> Reading:
 def eigenvalues(state: State) -> np.ndarray:
     """The averaged eigenvalues of the columns, less their mean."""
     k = state.basis.shape[-1]
-    values = (_frame_values if k == state.basis.shape[-2] else _leading_values)(state)[..., :k]
+    values = (_frame_values if k == row_count(state.basis) else _leading_values)(state)[..., :k]
     return np.asarray(values - values.mean(axis=-1, keepdims=True))
 
 
@@ -86,7 +87,7 @@ def _leading_values(state: State) -> np.ndarray:
 
 
 def _spread(state: State) -> _Spread:
-    square = state.basis.shape[-1] == state.basis.shape[-2]
+    square = state.basis.shape[-1] == row_count(state.basis)
     return _of_frame(state) if square else _of_leading(state)
 
 
@@ -99,7 +100,7 @@ def _of_frame(state: State) -> _Spread:
 
 def _of_leading(state: State) -> _Spread:
     mean = average.restored(state.memory[0])
-    n, values = state.basis.shape[-2], _leading_values(state)
+    n, values = row_count(state.basis), _leading_values(state)
     variance, power = to_host(mean.variance).astype(float), to_host(mean.power).astype(float)
     return _Spread(values, variance, power, n - values.shape[-1], mean.gain, mean.alarm)
 
