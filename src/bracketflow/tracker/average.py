@@ -60,7 +60,6 @@ from bracketflow.tracker.view import View, looked
 
 OVERSAMPLING = 3  # extra columns for each one asked for
 SOUND = 256  # condition of ZᵀZ up to which U is orthonormal to rounding
-STRAY = 2.0  # sizes of the noise in an extra column's image by which the bulk is taken lower
 TURN_AT = 0.04  # part of the mean that must be new before the columns turn
 
 
@@ -317,7 +316,6 @@ def _turned(state: State, columns: Array, mean: Mean, sums: Sums) -> tuple[Array
     within = 0.5 * (within + within.mT) + kept[..., None] * identity_like(within)
     bulk = mean.bulk if columns.shape[-1] < row_count(columns) else None
     level, bulk = levels(within, bulk)
-    level = level - STRAY * _stray(within, mean.pending, sums, k)
     within -= level * identity_like(within)
     scale = kept[..., None, :] - level
     image = columns * scale
@@ -336,7 +334,7 @@ def _turned(state: State, columns: Array, mean: Mean, sums: Sums) -> tuple[Array
         moved = polished(moved)
     return contiguous(moved[..., :k]), mean._replace(
         extra=contiguous(moved[..., k:]),
-        values=evened(bulk + raised(values + level[..., 0] - bulk), k, 1 - mean.carry),
+        values=evened(bulk + raised(values + level[..., 0] - bulk), bulk, k, 1 - mean.carry),
         ritz=ritz + level[..., 0],
         lean=mean.lean @ inside[..., :k, :k],
         pending=_nothing(moved),
@@ -357,19 +355,6 @@ def _image_gram(image: Array, scale: Array, sums: Sums) -> Array:
         return image.mT @ image
     across = scale.mT * sums.within
     return scale.mT * sums.columns * scale + across + across.mT + sums.pending
-
-
-def _stray(within: Array, pending: Array, sums: Sums, k: int) -> Array:
-    """Size of what is new to the other columns in their images.
-
-    With the bulk taken lower by it, columns that only follow noise are renewed and not thrown
-    about, and differences between them die out.
-    """
-    one = shards() is None
-    squares = column_inner(pending, pending) if one else diagonal(sums.pending)
-    outside = squares - column_inner(within, within)
-    power = namespace(within).mean(outside[..., k:], axis=-1)
-    return raised(power)[..., None, None] ** 0.5
 
 
 def _expected(basis: Array, mean: Mean) -> Array:

@@ -22,6 +22,7 @@ from bracketflow.tracker.identity import continued
 
 DEFECT = 32  # of XᵀX, in roundings, that is taken off
 EVEN = (0.05, 0.1)  # part of the mean that is new: none and all of the extra columns are evened
+PLAIN = 2.5  # times the median of the extra columns: those above it are more than noise
 LEAST = 1e-3  # of the spread: the least that Λ is raised above zero
 APART = 0.2  # of its height: a gap below the top k at which a column cannot be leaving
 
@@ -45,16 +46,20 @@ def levels(within: Array, bulk: Array | None) -> tuple[Array, Array]:
     return (bulk - raised(bulk - lowest) - margin)[..., None], bulk
 
 
-def evened(values: Array, k: int, share: Any) -> Array:
-    """Λ with that of the extra columns made equal where the part of the mean that is new is large.
+def evened(values: Array, bulk: Array, k: int, share: Any) -> Array:
+    """Λ with that of the noisy extra columns made equal where much of the mean is new.
 
     Columns that follow noise at unequal rates let roundings grow; in a long mean they do not.
     """
     xp = namespace(values)
     even = per_member(np.clip((share - EVEN[0]) / (EVEN[1] - EVEN[0]), 0.0, 1.0), values)[..., 0]
-    extra = values[..., k:]
-    extra = extra + even * (xp.mean(extra, axis=-1, keepdims=True) - extra)
-    return xp.concat([values[..., :k], extra], axis=-1)
+    extra = values[..., k:] - bulk
+    middle = extra.shape[-1] // 2
+    noise = extra <= PLAIN * xp.sort(extra, axis=-1)[..., middle : middle + 1]
+    count = xp.sum(xp.astype(noise, extra.dtype), axis=-1, keepdims=True)
+    mean = xp.sum(xp.where(noise, extra, 0 * extra), axis=-1, keepdims=True) / count
+    extra = xp.where(noise, extra + even * (mean - extra), extra)
+    return xp.concat([values[..., :k], bulk + extra], axis=-1)
 
 
 def singular(within: Array, gram: Array, k: int) -> tuple[Array, Array, Array]:
