@@ -3,8 +3,9 @@
 The mean M is kept as X Λ Xᵀ on q = k + p columns, at the level of the bulk, which is the Rayleigh
 quotient of a fixed random column. An observation adds to its image, Z = (1 − g)XΛ + gCX, and the
 next X and Λ are the singular vectors and values of Z: M becomes (ZZᵀ)^½, a smooth map in which
-differences die out while the mean is long. (Leading eigenvectors of M would cut through the bulk, where there is no gap,
-and let every rounding grow.) To first order X moves by RΛ⁻¹: Newton's step for a flat bulk.
+differences die out while the mean is long. (Leading eigenvectors of M would cut through the bulk,
+where there is no gap, and let every rounding grow.) To first order X moves by RΛ⁻¹: Newton's step
+for a flat bulk.
 """
 
 from __future__ import annotations
