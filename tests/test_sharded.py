@@ -111,15 +111,17 @@ def test_background_changes_nothing_beyond_the_rounding_of_the_products(ranks, n
 @pytest.mark.parametrize("name", FLOWS + TRACKERS)
 def test_three_small_messages_a_step(compared, name):
     result = compared[name][0]
-    # A tracker first tests whether the signal stands still.
-    assert max(result["messages"][2 if name in TRACKERS else 0 :]) <= 3
+    counts = result["messages"]
+    # The one step at which a tracker finds that the signal moves sets up its mean.
+    setting_up = counts.pop(1) if name in TRACKERS else 0
+    assert max(counts) <= 3 and setting_up <= 8
     q = 4 * 4 + 1
     assert max(result["bytes"]) <= 8 * 8 * q * q  # nothing as long as a column travels with q
 
 
 def test_messages_while_the_signal_stands_still(ranks):
     result = ranks.results("sharded:compare", name="tracker", noise=0.0)[0]
-    assert max(result["messages"]) <= 10
+    assert max(result["messages"]) <= 3
     assert result["difference"] <= 1e-12
 
 

@@ -242,7 +242,13 @@ class Probe:
     def extent(self) -> Scalar:
         """√2‖H‖_F + ‖R‖_F: bounds the spread from above without an eigenvalue."""
         size = 2**0.5 * self.size
-        return size if self.is_square else size + self.outside**0.5
+        if self.is_square:
+            return size
+        if not self._has_all_rows:
+            return size + self.outside**0.5
+        # ‖Y − sX‖² − ‖H‖² spares R; that it is blurred where R is tiny does not matter here.
+        outside = frobenius_squared(self.centred) - 0.5 * size**2
+        return size + (0.5 * (outside + abs(outside))) ** 0.5
 
     @property
     def rounding(self) -> Scalar:

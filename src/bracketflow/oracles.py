@@ -273,7 +273,9 @@ def shifted(op: Any, alpha: Scalar) -> Operator:
             level = namespace(block).asarray(alpha, dtype=block.dtype)[..., None, None]
         elif hasattr(alpha, "dtype"):
             level = float(alpha)
-        return inner_operator @ block + level * block
+        lifted = level * block
+        lifted += inner_operator @ block  # has the dtype of the block
+        return lifted
 
     return inner_operator.derived(product=product)
 

@@ -80,7 +80,9 @@ class EigenTracker:
         square = state.basis.shape[-1] == row_count(state.basis)
         method: Any = full if square else leading
         following, probe = method.step(operator, state, self.forget)
-        order = np.argsort(-eigenvalues(following), axis=-1, kind="stable")
+        order = state.order
+        if order is None or following.basis is not state.basis:
+            order = np.argsort(-eigenvalues(following), axis=-1, kind="stable")
         following = following._replace(order=order)
         held = np.asarray(alarm_of(following).held) > 0
         if held.any():  # no move was made, and nothing learned

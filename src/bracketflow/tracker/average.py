@@ -189,12 +189,9 @@ class News(NamedTuple):
     move: Array
     pending: Array
     carry: Any
+    turns: bool
+    """Whether enough has come in for the columns to turn."""
     sums: Sums
-
-    @property
-    def turns(self) -> bool:
-        """Whether enough has come in for the columns to turn."""
-        return _turning(self.carry)
 
 
 def step(
@@ -238,8 +235,9 @@ def _news(
     if mean.pending.shape[-1]:
         pending += (1 - share) * mean.pending
     carry = (1 - g) * mean.carry
-    new = pending if _turning(carry) else None
-    return News(innovation, move, pending, carry, _sums(probe, view, mean, innovation, move, new))
+    turns = bool(np.min(carry) <= 1 - TURN_AT)
+    sums = _sums(probe, view, mean, innovation, move, pending if turns else None)
+    return News(innovation, move, pending, carry, turns, sums)
 
 
 def _sums(
@@ -269,10 +267,6 @@ def _sums(
             *turn,
         )
     )
-
-
-def _turning(carry: Any) -> bool:
-    return bool(np.min(carry) <= 1 - TURN_AT)
 
 
 def _absorbed(
