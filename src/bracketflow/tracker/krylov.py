@@ -25,7 +25,7 @@ from bracketflow.core import (
     namespace,
     to_host,
 )
-from bracketflow.geometry import signs, taken, triangular
+from bracketflow.geometry import signs, taken
 from bracketflow.oracles import (
     Operator,
     centre,
@@ -38,45 +38,20 @@ from bracketflow.oracles import (
 from bracketflow.sharding import over_rows, row_count, shards
 from bracketflow.tracker.gain import CAUTIOUS_STEPS
 from bracketflow.tracker.identity import continued
+from bracketflow.tracker.span import (
+    Span,
+    condensed,
+    directions,
+    empty,
+    enriching,
+    extended,
+    leading_vectors,
+    ritz_values,
+)
 
-LARGEST = 6  # columns of S beyond 3k at which it is condensed
-CONDENSED = 4  # to so many beyond 2k
 DOUBTED_AT = 1e-3  # residuals, relative to the spread, at which a single chain is checked
 DOUBTS = 6  # products spent on that
 DEFLATED = 0.1  # a part outside the span smaller than this is not resolved well enough
-SKEW = 16  # roundings by which new directions may lean on old ones
-SOUND = 256  # condition of ZᵀZ up to which its eigenvectors make Z orthonormal
-
-
-class Span(NamedTuple):
-    """C S = S T + Q Gᵀ at the level of the first product; empty before it."""
-
-    columns: Array
-    rayleigh: Array
-    pending: Array
-    coupling: Array
-    turn: Array
-    """The basis is S · turn, or [S, Q] · turn while it leaves span S."""
-    level: Any = np.float64(0.0)
-    """s of the first product."""
-    rounding: Any = np.float64(0.0)
-    """The largest rounding of a product so far."""
-    doubts: Any = np.int64(0)
-    """Products left for a chain that looks for repeated eigenvalues."""
-    rounds: Any = np.int64(0)
-    """Such chains so far."""
-    captured: Any = np.float64(-np.inf)
-    """Sum of the leading Ritz values when the last of them began."""
-
-    @property
-    def known(self) -> Array:
-        """What of the basis lies in S, m × k."""
-        return self.turn[: self.columns.shape[-1]]
-
-    @property
-    def fresh(self) -> Array:
-        """What of it lies in Q, q × k; no rows while it lies in S."""
-        return self.turn[self.columns.shape[-1] :]
 
 
 class Block(NamedTuple):
@@ -97,12 +72,6 @@ class Product(NamedTuple):
     """[S, Q]ᵀ of the centred product."""
 
 
-def start(basis: Array) -> Span:
-    """Nothing known."""
-    none, empty = basis[..., :0], basis[..., :0, :0]
-    return Span(none, empty, none, empty, empty)
-
-
 def step(
     operator: Operator, state: State, span: Span, spare: Array
 ) -> tuple[Array | None, Probe, Span]:
@@ -120,7 +89,7 @@ def step(
     probe = _probe(state.basis, span, block, product.probe, whole, shift, odd)
     if odd is not None:
         return None, probe, span
-    basis, longer = _ritz(_condensed(longer, k), k, state)
+    basis, longer = _ritz(condensed(longer, k), k, state)
     return basis, probe, longer
 
 
@@ -143,11 +112,11 @@ def _looked(operator: Operator, block: Block, span: Span, seen: Any) -> Product:
         image = multiplied(operator, block.columns)
         level = own_level(block.columns, image)
         image = image - level * block.columns
-        inside = _inside(span, image)
+        inside = span.overlap(image)
         if shards() is not None:
             own = level
             level, inside, _ = common_level(
-                own, inside, _inside(span, block.columns), lambda a: diagonal(where.mT @ a)
+                own, inside, span.overlap(block.columns), lambda a: diagonal(where.mT @ a)
             )
             image += (own - level) * block.columns
         compressed = where.mT @ inside
@@ -155,12 +124,6 @@ def _looked(operator: Operator, block: Block, span: Span, seen: Any) -> Product:
         probe = Probe(block.columns, image, level, rayleigh, image.shape[-1])
         refuse_bad(probe, compressed - rayleigh, seen)
     return Product(probe, inside)
-
-
-def _inside(span: Span, block: Array) -> Array:
-    """[S, Q]ᵀ of `block`, this process's rows."""
-    parts = (span.columns.mT @ block, span.pending.mT @ block)
-    return namespace(block).concat(parts, axis=-2)
 
 
 def _absorbed(
@@ -173,21 +136,21 @@ def _absorbed(
     """
     seen = product.probe
     shift, unexplained = _shift(product, block, span, static)
-    directions, sizes, mixing = namespace(whole).linalg.svd(block.fresh)
+    frame, sizes, mixing = namespace(whole).linalg.svd(block.fresh)
     rank = int(np.sum(to_host(sizes) > DEFLATED))
     new, old = mixing[:rank].mT / sizes[:rank], mixing[rank:].mT
     of_basis = block.of_basis @ old
     odd = seen.centred @ old - shift * (block.columns @ old) - whole @ of_basis
-    residual = seen.centred @ new - _combined(span, product.inside @ new)
+    residual = seen.centred @ new - span.combined(product.inside @ new)
     overlap, gram, surprise = over_rows(
-        _inside(span, residual), residual.mT @ residual, frobenius_squared(odd)
+        span.overlap(residual), residual.mT @ residual, frobenius_squared(odd)
     )
-    if not to_host(surprise + frobenius_squared(unexplained)) <= _slack(span) ** 2:
+    if not to_host(surprise + frobenius_squared(unexplained)) <= span.slack**2:
         return span, shift, odd @ of_basis.mT
     if rank:
         known = block.fresh * shift + span.coupling.mT @ block.known
         image = (product.inside[-known.shape[-2] :] - known) @ new
-        span = _extended(span, directions, image, *_directions(residual, overlap, gram, span))
+        span = extended(span, frame, image, *directions(residual, overlap, gram, span))
     return span, shift, None
 
 
@@ -195,16 +158,6 @@ def _rounding(seen: Probe, span: Span) -> Any:
     # An eighth of the bound that serves to refuse: noise as small as that must still be seen.
     extent = (2 * frobenius_squared(span.rayleigh)) ** 0.5 + frobenius_squared(span.coupling) ** 0.5
     return to_host(seen.rounding / 8 + 16 * epsilon(seen.basis) * extent)
-
-
-def _slack(span: Span) -> Any:
-    """How far products may contradict each other by rounding."""
-    return 8 * span.rounding
-
-
-def _floor(span: Span) -> Any:
-    """Residuals below this are rounding."""
-    return span.rounding / 16
 
 
 def _first(operator: Operator, state: State) -> tuple[Array, Probe, Span]:
@@ -215,8 +168,10 @@ def _first(operator: Operator, state: State) -> tuple[Array, Probe, Span]:
     if operator.static:
         probe, span = _grown(operator, state, probe, span)
     elif span.columns.shape[-1] < k:
-        basis, span = _enriched(span, k)
-        return basis, probe, span
+        turn = enriching(span, k)
+        basis = span.combined(turn)
+        sign = signs(basis)
+        return contiguous(basis * sign), probe, span._replace(turn=turn * sign)
     basis, span = _ritz(span, k, state)
     return basis, probe, span
 
@@ -231,7 +186,7 @@ def _seed(probe: Probe, width: int) -> tuple[Probe, Span]:
     k = probe.basis.shape[-1]
     turn = xp.flip(xp.linalg.eigh(probe.rayleigh)[1], axis=-1)
     residual = probe.residual @ turn
-    whole = start(probe.basis)._replace(
+    whole = empty(probe.basis)._replace(
         columns=probe.basis @ turn,
         rayleigh=turn.mT @ probe.rayleigh @ turn,
         level=to_host(probe.background),
@@ -242,7 +197,7 @@ def _seed(probe: Probe, width: int) -> tuple[Probe, Span]:
     whole = whole._replace(rounding=rounding)
     cold = to_host(probe.outside > frobenius_squared(probe.rayleigh))
     for count in (width, k) if cold else (k,):
-        pending, coupling = _directions(
+        pending, coupling = directions(
             residual[:, :count], overlap[:, :count], gram[:count, :count], whole
         )
         if pending.shape[-1] == count:
@@ -254,18 +209,6 @@ def _seed(probe: Probe, width: int) -> tuple[Probe, Span]:
         coupling=coupling,
         turn=coupling[:, :0],
     )
-
-
-def _enriched(span: Span, k: int) -> tuple[Array, Span]:
-    """Leading k Ritz vectors in span[S, Q] if C were at the level of the first basis on Q."""
-    xp = namespace(span.columns)
-    corner = 0 * (span.coupling.mT @ span.coupling)
-    whole = _blocks(span.rayleigh, span.coupling, span.coupling.mT, corner)
-    turn = xp.flip(xp.linalg.eigh(whole)[1][:, -k:], axis=-1)
-    m = span.columns.shape[-1]
-    basis = span.columns @ turn[:m] + span.pending @ turn[m:]
-    sign = signs(basis)
-    return contiguous(basis * sign), span._replace(turn=turn * sign)
 
 
 def _grown(operator: Operator, state: State, probe: Probe, span: Span) -> tuple[Probe, Span]:
@@ -281,47 +224,6 @@ def _grown(operator: Operator, state: State, probe: Probe, span: Span) -> tuple[
     return replace(probe, matvecs=matvecs), span
 
 
-def _directions(residual: Array, overlap: Array, gram: Array, span: Span) -> tuple[Array, Array]:
-    """Q and G with R = Q Gᵀ, less what is below the floor, from [S, Q]ᵀR and RᵀR.
-
-    The residual is orthogonal to [S, Q] but for rounding, which is taken off where it is seen.
-    """
-    xp = namespace(residual)
-    squares, vectors = xp.linalg.eigh(gram)
-    host = to_host(squares)
-    if host.size and host[0] > max(host[-1] / SOUND, _floor(span) ** 2):
-        sizes = squares**0.5
-        lean = to_host(frobenius_squared(overlap @ (vectors / sizes))) ** 0.5
-        if lean <= SKEW * epsilon(residual):
-            return residual @ (vectors / sizes), vectors * sizes
-    left, small = triangular(residual - _combined(span, overlap))
-    turn, sizes, right = xp.linalg.svd(small, full_matrices=False)
-    rank = int(np.sum(to_host(sizes) > _floor(span)))
-    return left @ turn[:, :rank], right[:rank].mT * sizes[:rank]
-
-
-def _combined(span: Span, where: Array) -> Array:
-    """[S, Q] · where."""
-    m = span.columns.shape[-1]
-    block = span.columns @ where[:m]
-    block += span.pending @ where[m:]
-    return block
-
-
-def _apart(block: Array, *others: Array) -> tuple[Array, list[Array]]:
-    """`block` made orthogonal to `others`, twice, which is enough; and its overlaps with them."""
-    overlaps = _overlaps(block, others)
-    for found in (overlaps, None):
-        for columns, overlap in zip(others, found or _overlaps(block, others), strict=True):
-            block = block - columns @ overlap
-    return block, overlaps
-
-
-def _overlaps(block: Array, others: tuple[Array, ...]) -> list[Array]:
-    overlaps = over_rows(*(columns.mT @ block for columns in others))
-    return [overlaps] if len(others) == 1 else list(overlaps)
-
-
 def _next_block(operator: Operator, basis: Array, span: Span) -> Block:
     """The basis itself while it leaves span S or has converged; new directions otherwise.
 
@@ -335,7 +237,7 @@ def _next_block(operator: Operator, basis: Array, span: Span) -> Block:
         return Block(basis, span.known, span.fresh, identity)
     residual = span.coupling.mT @ span.turn
     doubted = bool(span.doubts > 0 and span.pending.shape[-1])
-    if not doubted and to_host(frobenius_squared(residual)) <= _floor(span) ** 2:
+    if not doubted and to_host(frobenius_squared(residual)) <= span.floor**2:
         return Block(basis, span.turn, 0 * residual, identity)
     if doubted:
         fresh = identity_like(span.pending)[:, -1:]
@@ -365,9 +267,10 @@ def _doubted(span: Span, spare: Array) -> Span:
     if sum(span.columns.shape[-1:] + span.pending.shape[-1:]) >= row_count(spare):
         return span._replace(doubts=np.int64(span.pending.shape[-1]))
     used = int(span.rounds)
-    column, _ = _apart(spare[:, used : used + 1], span.columns, span.pending)
-    column = column / over_rows(frobenius_squared(column)) ** 0.5
-    column, _ = _apart(column, span.columns, span.pending)
+    column = spare[:, used : used + 1]
+    for _ in range(3):
+        column = column - span.combined(over_rows(span.overlap(column)))
+        column = column / over_rows(frobenius_squared(column)) ** 0.5
     xp = namespace(spare)
     return span._replace(
         pending=xp.concat([span.pending, column], axis=-1),
@@ -429,29 +332,6 @@ def _probe(
     return Probe(basis, whole - mean * basis, mean + level, rayleigh, matvecs, outside.mT @ outside)
 
 
-def _extended(span: Span, directions: Array, image: Array, pending: Array, coupling: Array) -> Span:
-    """The span with the first pending directions in it; `image` is Qᵀ of that of those."""
-    xp = namespace(image)
-    rank = image.shape[-1]
-    turned = span.pending @ directions
-    image, inside = directions.mT @ image, span.coupling @ directions
-    corner, again = image[:rank], image[rank:]
-    across, down = inside[:, :rank], inside[:, rank:]
-    fresh = span.fresh if span.fresh.shape[-2] else 0 * (span.pending[:1].mT @ span.known[:1])
-    return span._replace(
-        columns=xp.concat([span.columns, turned[:, :rank]], axis=-1),
-        rayleigh=_blocks(span.rayleigh, across, across.mT, 0.5 * (corner + corner.mT)),
-        pending=xp.concat([turned[:, rank:], pending], axis=-1),
-        coupling=_blocks(down, 0 * (across @ coupling), again.mT, coupling),
-        turn=xp.concat([span.known, directions[:, :rank].mT @ fresh], axis=-2),
-    )
-
-
-def _blocks(a: Array, b: Array, c: Array, d: Array) -> Array:
-    xp = namespace(a)
-    return xp.concat([xp.concat([a, b], axis=-1), xp.concat([c, d], axis=-1)], axis=-2)
-
-
 def _ritz(span: Span, k: int, state: State) -> tuple[Array, Span]:
     """Leading Ritz vectors: descending at first, then each in the place of the one it continues."""
     turn = leading_vectors(span, k)
@@ -466,31 +346,3 @@ def _ritz(span: Span, k: int, state: State) -> tuple[Array, Span]:
     order, sign = continued(overlap, k, settled=state.steps > CAUTIOUS_STEPS)
     turn = (turn if order is None else taken(turn, order)) * sign
     return contiguous(span.columns @ turn), span._replace(turn=turn)
-
-
-def _condensed(span: Span, k: int) -> Span:
-    """The span's leading Ritz vectors once it has grown too large."""
-    if span.columns.shape[-1] <= 3 * k + LARGEST:
-        return span
-    kept = leading_vectors(span, 2 * k + CONDENSED)
-    return span._replace(
-        columns=span.columns @ kept,
-        rayleigh=kept.mT @ span.rayleigh @ kept,
-        coupling=kept.mT @ span.coupling,
-        turn=kept.mT @ span.known,
-    )
-
-
-def leading_vectors(span: Span, count: int) -> Array:
-    """Eigenvectors of T, by descending eigenvalue, the first `count`."""
-    xp = namespace(span.columns)
-    return xp.flip(xp.linalg.eigh(span.rayleigh)[1][:, -count:], axis=-1)
-
-
-def ritz_values(span: Span) -> Array:
-    """Rayleigh quotients of the columns of the basis, at the level of the span."""
-    xp, known = namespace(span.turn), span.known
-    values = xp.sum(known * (span.rayleigh @ known), axis=-2)
-    if span.fresh.shape[-2]:
-        values += 2 * xp.sum(span.fresh * (span.coupling.mT @ known), axis=-2)
-    return values

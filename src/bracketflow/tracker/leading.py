@@ -19,6 +19,7 @@ from bracketflow.oracles import advance, as_operator
 from bracketflow.sharding import over_rows
 from bracketflow.tracker import average, krylov
 from bracketflow.tracker.gain import after_jump, calmed
+from bracketflow.tracker.span import Span, empty, leading_vectors
 
 STEADY = 2  # products of the reference that must agree before the signal is taken to stand still
 ESTABLISHED = STEADY + 3  # from then on a single one that disagrees is an outlier
@@ -28,7 +29,7 @@ class Leading(NamedTuple):
     """Memory of the leading tracker."""
 
     mean: average.Mean
-    span: krylov.Span
+    span: Span
     steady: Any
     """Agreeing products of the reference in a row; from STEADY on the span is used."""
 
@@ -39,14 +40,14 @@ def start(basis: Array, rng: Any) -> Leading:
     The members of an ensemble share their array shapes, which a growing span cannot.
     """
     steady = STEADY if basis.ndim == 2 else 0
-    return Leading(average.start(basis, rng), krylov.start(basis), np.int64(steady))
+    return Leading(average.start(basis, rng), empty(basis), np.int64(steady))
 
 
 def step(operator: Any, state: State, forget: float | None) -> tuple[State, Probe]:
     """One observation: new state, and the probe of the state that went in."""
     operator = as_operator(operator)
     mean, span, steady = state.memory
-    mean, span = average.restored(mean), krylov.Span(*span)
+    mean, span = average.restored(mean), Span(*span)
     if np.max(steady) >= STEADY:
         basis, probe, longer = krylov.step(operator, state, span, mean.extra)
         if basis is not None:
@@ -66,22 +67,20 @@ def step(operator: Any, state: State, forget: float | None) -> tuple[State, Prob
 def in_doubt(memory: Any) -> bool:
     """Whether the span of a static operator still looks for repeated eigenvalues."""
     mean, span, steady = memory
-    return bool(steady >= STEADY) and krylov.in_doubt(
-        krylov.Span(*span), average.restored(mean).extra
-    )
+    return bool(steady >= STEADY) and krylov.in_doubt(Span(*span), average.restored(mean).extra)
 
 
-def _moving(state: State, mean: average.Mean, span: krylov.Span) -> tuple[Array, Leading]:
+def _moving(state: State, mean: average.Mean, span: Span) -> tuple[Array, Leading]:
     """The signal has moved: start a mean from the basis, with the next Ritz vectors beside it."""
     basis = state.basis
     xp = namespace(basis)
     basis = basis + 0.5 * (basis @ (identity_like(basis) - over_rows(basis.mT @ basis)))
     k, p = basis.shape[-1], mean.extra.shape[-1]
-    others = span.columns @ krylov.leading_vectors(span, k + p)[:, k:]
+    others = span.columns @ leading_vectors(span, k + p)[:, k:]
     extra = average.filled(basis, xp.concat([others, mean.extra], axis=-1)[:, :p])
     alarm = after_jump(mean.alarm, state.steps) if mean.alarm.held else mean.alarm
     fresh = average.forgotten(mean._replace(extra=extra, alarm=alarm))
-    return basis, Leading(fresh, krylov.start(basis), np.int64(0))
+    return basis, Leading(fresh, empty(basis), np.int64(0))
 
 
 def _steadier(steady: Any, probe: Probe, change: Any) -> Any:

@@ -9,8 +9,9 @@ import numpy as np
 
 from bracketflow.core import Array, State, diagonal, to_host
 from bracketflow.sharding import row_count
-from bracketflow.tracker import average, full, krylov
+from bracketflow.tracker import average, full
 from bracketflow.tracker.gain import Alarm, Gain
+from bracketflow.tracker.span import Span, ritz_values
 
 LONGEST = 1e6  # squared: any error bar so long says that nothing is known
 
@@ -79,9 +80,9 @@ def _frame_values(state: State) -> np.ndarray:
 def _leading_values(state: State) -> np.ndarray:
     """Of the k columns as averaged, and of the others as the mean keeps them."""
     memory, span, _ = state.memory
-    mean, span = average.restored(memory), krylov.Span(*span)
+    mean, span = average.restored(memory), Span(*span)
     values = to_host(mean.values).astype(float)
-    ritz = krylov.ritz_values(span) if span.turn.shape[-1] else mean.ritz
+    ritz = ritz_values(span) if span.turn.shape[-1] else mean.ritz
     values[..., : state.basis.shape[-1]] = to_host(ritz)
     return np.asarray(values - to_host(mean.bulk)[..., None])
 

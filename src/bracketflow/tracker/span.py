@@ -1,0 +1,156 @@
+"""What products have told of a symmetric C: the relation C S = S T + Q Gᵀ, grown and condensed."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bracketflow.core import Array, epsilon, frobenius_squared, namespace, to_host
+from bracketflow.geometry import triangular
+
+LARGEST = 6  # columns of S beyond 3k at which it is condensed
+CONDENSED = 4  # to so many beyond 2k
+LEANING = 16  # roundings by which new directions may lean on old ones
+SOUND = 256  # condition of RᵀR up to which its eigenvectors make R orthonormal
+
+
+class Span(NamedTuple):
+    """C S = S T + Q Gᵀ at the level of the first product, [S, Q] orthonormal; empty before it."""
+
+    columns: Array
+    rayleigh: Array
+    pending: Array
+    coupling: Array
+    turn: Array
+    """The basis is S · turn, or [S, Q] · turn while it leaves span S."""
+    level: Any = np.float64(0.0)
+    """s of the first product."""
+    rounding: Any = np.float64(0.0)
+    """The largest rounding of a product so far."""
+    doubts: Any = np.int64(0)
+    """Products left for a chain that looks for repeated eigenvalues."""
+    rounds: Any = np.int64(0)
+    """Such chains so far."""
+    captured: Any = np.float64(-np.inf)
+    """Sum of the leading Ritz values when the last of them began."""
+
+    @property
+    def known(self) -> Array:
+        """What of the basis lies in S, m × k."""
+        return self.turn[: self.columns.shape[-1]]
+
+    @property
+    def fresh(self) -> Array:
+        """What of it lies in Q, q × k; no rows while it lies in S."""
+        return self.turn[self.columns.shape[-1] :]
+
+    @property
+    def slack(self) -> Any:
+        """How far products may contradict each other by rounding."""
+        return 8 * self.rounding
+
+    @property
+    def floor(self) -> Any:
+        """Residuals below this are rounding."""
+        return self.rounding / 16
+
+    def overlap(self, block: Array) -> Array:
+        """[S, Q]ᵀ · block, of this process's rows."""
+        parts = (self.columns.mT @ block, self.pending.mT @ block)
+        return namespace(block).concat(parts, axis=-2)
+
+    def combined(self, where: Array) -> Array:
+        """[S, Q] · where."""
+        m = self.columns.shape[-1]
+        block = self.columns @ where[:m]
+        block += self.pending @ where[m:]
+        return block
+
+
+def empty(basis: Array) -> Span:
+    """Nothing known."""
+    none, nothing = basis[..., :0], basis[..., :0, :0]
+    return Span(none, nothing, none, nothing, nothing)
+
+
+def leading_vectors(span: Span, count: int) -> Array:
+    """Eigenvectors of T, by descending eigenvalue, the first `count`."""
+    xp = namespace(span.columns)
+    return xp.flip(xp.linalg.eigh(span.rayleigh)[1][:, -count:], axis=-1)
+
+
+def ritz_values(span: Span) -> Array:
+    """Rayleigh quotients of the columns of the basis, at the level of the span."""
+    xp, known = namespace(span.turn), span.known
+    values = xp.sum(known * (span.rayleigh @ known), axis=-2)
+    if span.fresh.shape[-2]:
+        values += 2 * xp.sum(span.fresh * (span.coupling.mT @ known), axis=-2)
+    return values
+
+
+def enriching(span: Span, k: int) -> Array:
+    """Leading k Ritz vectors in [S, Q] if C were at the level of the first basis on Q."""
+    xp = namespace(span.columns)
+    corner = 0 * (span.coupling.mT @ span.coupling)
+    whole = _blocks(span.rayleigh, span.coupling, span.coupling.mT, corner)
+    return xp.flip(xp.linalg.eigh(whole)[1][:, -k:], axis=-1)
+
+
+def directions(residual: Array, overlap: Array, gram: Array, span: Span) -> tuple[Array, Array]:
+    """Q and G with R = Q Gᵀ, less what is below the floor, from [S, Q]ᵀR and RᵀR.
+
+    The residual is orthogonal to [S, Q] but for rounding, which is taken off where it is seen.
+    """
+    xp = namespace(residual)
+    squares, vectors = xp.linalg.eigh(gram)
+    host = to_host(squares)
+    if host.size and host[0] > max(host[-1] / SOUND, span.floor**2):
+        sizes = squares**0.5
+        lean = to_host(frobenius_squared(overlap @ (vectors / sizes))) ** 0.5
+        if lean <= LEANING * epsilon(residual):
+            return residual @ (vectors / sizes), vectors * sizes
+    left, small = triangular(residual - span.combined(overlap))
+    turn, sizes, right = xp.linalg.svd(small, full_matrices=False)
+    rank = int(np.sum(to_host(sizes) > span.floor))
+    return left @ turn[:, :rank], right[:rank].mT * sizes[:rank]
+
+
+def extended(span: Span, frame: Array, image: Array, pending: Array, coupling: Array) -> Span:
+    """The span with the first directions of Q · frame in it.
+
+    `image` is Qᵀ of what C makes of them, and `pending`, `coupling` are the Q and G of what of it
+    is outside of [S, Q].
+    """
+    xp = namespace(image)
+    rank = image.shape[-1]
+    turned = span.pending @ frame
+    image, inside = frame.mT @ image, span.coupling @ frame
+    corner, again = image[:rank], image[rank:]
+    across, down = inside[:, :rank], inside[:, rank:]
+    fresh = span.fresh if span.fresh.shape[-2] else 0 * (span.pending[:1].mT @ span.known[:1])
+    return span._replace(
+        columns=xp.concat([span.columns, turned[:, :rank]], axis=-1),
+        rayleigh=_blocks(span.rayleigh, across, across.mT, 0.5 * (corner + corner.mT)),
+        pending=xp.concat([turned[:, rank:], pending], axis=-1),
+        coupling=_blocks(down, 0 * (across @ coupling), again.mT, coupling),
+        turn=xp.concat([span.known, frame[:, :rank].mT @ fresh], axis=-2),
+    )
+
+
+def condensed(span: Span, k: int) -> Span:
+    """The span's leading Ritz vectors once it has grown too large."""
+    if span.columns.shape[-1] <= 3 * k + LARGEST:
+        return span
+    kept = leading_vectors(span, 2 * k + CONDENSED)
+    return span._replace(
+        columns=span.columns @ kept,
+        rayleigh=kept.mT @ span.rayleigh @ kept,
+        coupling=kept.mT @ span.coupling,
+        turn=kept.mT @ span.known,
+    )
+
+
+def _blocks(a: Array, b: Array, c: Array, d: Array) -> Array:
+    xp = namespace(a)
+    return xp.concat([xp.concat([a, b], axis=-1), xp.concat([c, d], axis=-1)], axis=-2)
