@@ -169,15 +169,15 @@ def test_a_later_checkpoint_replaces_the_earlier_one(ranks, saved, tmp_path):
     folder = copied(saved[0], tmp_path / "again")
     ranks.results("sharded:resumed", folder=str(folder), first=10, last=14, save_at=13)
     names = sorted(file.name for file in folder.iterdir())
-    assert names == [MANIFEST, "shard-13-0-of-2", "shard-13-1-of-2"]
+    assert names == [MANIFEST, "shard-2-0-of-2", "shard-2-1-of-2"]
 
 
 def without_a_shard(folder):
-    (folder / "shard-10-1-of-2").unlink()
+    (folder / "shard-1-1-of-2").unlink()
 
 
 def damaged(folder):
-    path = folder / "shard-10-1-of-2"
+    path = folder / "shard-1-1-of-2"
     path.write_bytes(path.read_bytes()[:-40])
 
 
@@ -197,22 +197,32 @@ def changed(**changes):
     return change
 
 
+def cut_elsewhere(folder):
+    path = folder / MANIFEST
+    held = json.loads(path.read_text())
+    (first, _, rows, mark), (second, begin, others, other) = held["shards"]
+    held["shards"] = [[first, 0, rows - 1, mark], [second, begin - 1, others + 1, other]]
+    path.write_text(json.dumps(held))
+
+
 def swapped(folder):
-    first, second = (folder / f"shard-10-{rank}-of-2" for rank in range(2))
+    first, second = (folder / f"shard-1-{rank}-of-2" for rank in range(2))
     first.write_bytes(second.read_bytes())
 
 
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
-        (without_a_shard, "shard-10-1-of-2"),
-        (damaged, "shard-10-1-of-2"),
+        (without_a_shard, "shard-1-1-of-2"),
+        (damaged, "shard-1-1-of-2"),
         (without_manifest, "there is no such manifest"),
         (unreadable, "is no manifest of shards"),
         (changed(n=500), "with 500 rows, but this one has 501"),
-        (changed(shards=[["shard-10-0-of-2", 0, 250]]), "hold 250 of 501 rows"),
-        (changed(shards=[["../shard-10-0-of-2", 0, 501]]), "do not follow each other"),
-        (swapped, "but the manifest says 250"),
+        (changed(shards=[["shard-1-0-of-2", 0, 250, ""]]), "hold 250 of 501 rows"),
+        (changed(shards=[["../shard-1-0-of-2", 0, 501, ""]]), "do not follow each other"),
+        (changed(shards=[["shard-1-0-of-2", 0, 501]]), "is no manifest of shards"),
+        (cut_elsewhere, "has 250 rows, but the manifest says 249"),
+        (swapped, "is not the file that the manifest names"),
     ],
 )
 def test_a_checkpoint_that_does_not_fit_is_told_to_every_rank(ranks, saved, tmp_path, spoil, told):
@@ -230,6 +240,56 @@ def test_another_basis_or_method_is_told_to_every_rank(ranks, saved):
         assert "forget=0.5" in answer["error"]
 
 
+# Failures of one rank ---------------------------------------------------------------------------
+
+MOMENTS = ("before", "between", "after", "local", "shape", "no operator", "all")
+
+
+@pytest.mark.parametrize(("name", "count", "rank"), [("weighted", 2, 1), ("tracker", 3, 0)])
+def test_an_observation_that_fails_on_one_rank_is_skipped_by_all(ranks, name, count, rank):
+    args = {"name": name, "moments": MOMENTS, "rank": rank}
+    first, *others = ranks.results("sharded:failing", ranks=count, **args)
+    assert all(other["bad"] == first["bad"] for other in others)
+    assert first["same"]
+    assert [step for step, _ in first["bad"]] == [8] * len(MOMENTS)
+    culprit = f"raised observation: the product failed on rank {rank}: "
+    assert all(reason.startswith(culprit) for _, reason in first["bad"][:-1])
+    assert [reason.removeprefix(culprit).split(":")[0] for _, reason in first["bad"][:-1]] == [
+        *["ZeroDivisionError"] * 4,
+        *["ObservationError"] * 2,
+    ]
+    told = first["bad"][-1][1]
+    assert told.count("KeyError") == count - 1
+    assert f"rank {rank}: ZeroDivisionError: no luck" in told
+
+
+def test_an_observation_that_fails_on_one_rank_stops_all(ranks):
+    args = {"name": "tracker", "moments": ["before"], "on_bad": "raise"}
+    for answer in ranks.run("sharded:failing", **args):
+        assert "failed on rank 1: ZeroDivisionError: no luck" in answer["error"]
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("raises", "rank 1 raised ZeroDivisionError: outside of any product"),
+        ("memory", "rank 1 raised MemoryError: 64 GB"),
+        ("saves", "rank 1 raised ValueError: state: this process holds only its own rows"),
+    ],
+)
+def test_a_rank_that_leaves_tells_the_others_why(ranks, how, told):
+    for rank, result in enumerate(ranks.results("sharded:leaving", how=how, ranks=3)):
+        if rank != 1:
+            assert result["error"].startswith(f"GroupError: {told}")
+
+
+def test_a_probe_knows_that_its_rows_are_spread(ranks):
+    for result in ranks.results("sharded:read_outside"):
+        assert result["weighted"]
+        assert result["tracker"]
+        assert "compared where they were made" in result["refused"]
+
+
 # Bad input --------------------------------------------------------------------------------------
 
 
@@ -241,13 +301,29 @@ def test_another_basis_or_method_is_told_to_every_rank(ranks, saved):
         ("ensemble", "must be (n, k), got shape (2, 501, 4)"),
         ("whole", "basis has 501 rows"),
         ("outside", "inside `with sharded_basis(n)`"),
-        ("start", "use method.init(bf.random_basis(n, k)) or load_shards"),
+        ("save", "save all of them with bracketflow.distributed.save_shards"),
+        ("checkpoint", "save all of them with bracketflow.distributed.save_shards"),
         ("rows", "n is 251 on rank 1 but 250 on rank 0"),
         ("few", "needs 96 rows a rank for k = 4, got 40"),
     ],
 )
 def test_bad_input_is_told_to_every_rank(ranks, what, told):
     for answer in ranks.run("sharded:wrong", what=what):
+        assert told in answer["error"], answer
+
+
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        ("k", "k is 5 on rank 1 but 4 on rank 0"),
+        ("dtype", "dtype is 'float32' on rank 1 but 'float64' on rank 0"),
+        ("method", "weights=(5.0, 3.0, 2.0, 1.0)"),
+        ("steps", "steps is 3 on rank 1 but 0 on rank 0"),
+        ("start", "weights=(6.0, 3.0, 2.0, 1.0)"),
+    ],
+)
+def test_ranks_that_differ_are_told_so(ranks, what, told):
+    for answer in ranks.run("sharded:differing", what=what):
         assert told in answer["error"], answer
 
 

@@ -23,7 +23,7 @@ from bracketflow.core import (
     inner,
     to_host,
 )
-from bracketflow.sharding import over_rows, row_count
+from bracketflow.sharding import over_rows, shards
 from bracketflow.stopping import as_answer, choose, residual_status, tolerance
 
 
@@ -175,7 +175,7 @@ def rounding_bound(probe: Probe) -> np.ndarray:
 
     Forming C + σ²I and multiplying with it round to eps relative to |s|; sums of n terms add √n.
     """
-    n = row_count(probe.basis)
+    n = probe.n
     scale = np.abs(to_host(probe.background)) + to_host(probe.extent)
     return np.asarray(2 * epsilon(probe.basis) * n**0.5 * scale)
 
@@ -310,7 +310,12 @@ def estimate_noise(probes: Sequence[Probe]) -> Noise:
     """
     if len(probes) < 2:
         raise ValueError(f"probes must be at least 2 to show a change, got {len(probes)}")
-    n, k = row_count(probes[0].basis), probes[0].basis.shape[-1]
+    if (probes[0].sharding is None) != (shards() is None):
+        raise ValueError(
+            "probes must be compared where they were made: those of a sharded basis inside "
+            "`with sharded_basis(n)`, all others outside"
+        )
+    n, k = probes[0].n, probes[0].basis.shape[-1]
     squares = [_change(before, after) for before, after in pairwise(probes)]
     quotients = np.mean([to_host(diagonal(probe.rayleigh)) for probe in probes], axis=0)
     size = np.sqrt(np.mean(squares, axis=0) / 2 * n / k)

@@ -26,6 +26,7 @@ import numpy as np
 import bracketflow.core as core
 from bracketflow.atomic import write_atomically as write_atomically
 from bracketflow.core import Probe, State, whole_number
+from bracketflow.sharding import shards
 
 MAGIC = b"bracketflow checkpoint "
 FORMATS = (b"1\n", b"2\n")  # the last one is written
@@ -54,6 +55,22 @@ def save(path: str | Path, state: State, *, method: Any = None, rng: Any = None)
     The bytes go to a temporary file in the same folder, are flushed to the disk, and take the name
     `path` in one step: a crash or a full disk leaves the previous checkpoint as it was.
     """
+    _refuse_part()
+    write(path, state, method=method, rng=rng)
+
+
+def _refuse_part() -> None:
+    spread = shards()
+    if spread is not None:
+        raise ValueError(
+            f"state: this process holds only its own rows of the {spread.n} of a sharded basis: "
+            "save all of them with bracketflow.distributed.save_shards(folder, state, "
+            "method=method), called on every rank"
+        )
+
+
+def write(path: str | Path, state: State, *, method: Any = None, rng: Any = None) -> str:
+    """`save` of whatever rows `state` has; gives the checksum at the end of the file."""
     arrays: list[np.ndarray] = []
     tree = {
         "state": _encode(state, arrays, "state"),
@@ -75,6 +92,14 @@ def save(path: str | Path, state: State, *, method: Any = None, rng: Any = None)
     for part in parts:
         digest.update(part)
     write_atomically(Path(path), [*parts, digest.digest()])
+    return digest.hexdigest()
+
+
+def checksum(path: str | Path) -> str:
+    """The one at the end of a checkpoint; `load` compares it with what is before it."""
+    with _opened(Path(path)) as file:
+        file.seek(-DIGEST, os.SEEK_END)
+        return file.read().hex()
 
 
 def _version() -> str:
@@ -140,7 +165,8 @@ class Checkpoint:
         self.rng = rng
         self.failures = 0
         self._before = _frozen(rng)
-        _encode(method, [], "method")  # refuse now what could not be saved later
+        _refuse_part()  # refuse now what could not be saved later
+        _encode(method, [], "method")
         if not self.path.parent.is_dir():
             raise ValueError(f"path: the folder {self.path.parent} does not exist: create it first")
 

@@ -6,7 +6,7 @@ Arrays are NumPy or PyTorch, (..., n, k): leading axes are an ensemble of indepe
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import array_api_compat
 import numpy as np
 
-from bracketflow.sharding import over_rows, row_count, shards
+from bracketflow.sharding import Shards, shards
 
 Array = Any  # a NumPy array or a torch tensor; what comes in decides what goes out
 Scalar = Any  # a number, or an array of the ensemble's shape
@@ -232,6 +232,13 @@ class Probe:
     """Products with the operator that this probe cost, per member."""
     gram: Array | None = None
     """RᵀR where a method has summed it already."""
+    sharding: Shards | None = field(default_factory=shards, repr=False)
+    """How the rows were spread over processes when the product was made."""
+
+    @property
+    def n(self) -> int:
+        """Rows of the basis, those of all processes."""
+        return int(self.basis.shape[-2]) if self.sharding is None else self.sharding.n
 
     @property
     def size(self) -> Scalar:
@@ -253,7 +260,7 @@ class Probe:
     @property
     def rounding(self) -> Scalar:
         """Generous bound on what the rounding of the product leaves in H: 16·eps·√(nk)·|s|."""
-        n, k = row_count(self.basis), self.basis.shape[-1]
+        n, k = self.n, self.basis.shape[-1]
         return 16 * epsilon(self.basis) * float(n * k) ** 0.5 * abs(self.background)
 
     @cached_property
@@ -263,12 +270,15 @@ class Probe:
 
     @cached_property
     def residual_gram(self) -> Array:
-        """RᵀR, (..., k, k)."""
-        return over_rows(self.residual.mT @ self.residual) if self.gram is None else self.gram
+        """RᵀR, (..., k, k); of spread rows a message, unless the step has summed it."""
+        if self.gram is not None:
+            return self.gram
+        own = self.residual.mT @ self.residual
+        return own if self.sharding is None else self.sharding.total([own])[0]
 
     @property
     def _has_all_rows(self) -> bool:
-        return self.gram is None and shards() is None
+        return self.gram is None and self.sharding is None
 
     @property
     def outside(self) -> Scalar:
@@ -280,7 +290,7 @@ class Probe:
     @property
     def is_square(self) -> bool:
         """Whether k = n, where R = 0 but for rounding."""
-        return bool(self.basis.shape[-1] == row_count(self.basis))
+        return bool(self.basis.shape[-1] == self.n)
 
     @cached_property
     def ritz_values(self) -> Array:

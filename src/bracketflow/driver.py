@@ -26,7 +26,7 @@ from bracketflow.core import (
 )
 from bracketflow.geometry import taken, upright
 from bracketflow.oracles import as_observation
-from bracketflow.sharding import over_rows, shards
+from bracketflow.sharding import agree, over_rows, shards
 from bracketflow.stopping import Stop, as_answer
 
 Monitor = Callable[[State, Probe], None]
@@ -62,6 +62,7 @@ def _walk(
     settle: Callable[[State, State], State],
 ) -> Iterator[tuple[State, Probe, State]]:
     """Yield (state_t, probe_t, state_{t+1}); `settle` may hold back what becomes state_{t+1}."""
+    agree(method=method, steps=int(np.max(state.steps)), k=state.basis.shape[-1])
     for observation in checked_stream(stream):
         try:
             following, probe = method.step(as_observation(observation), state)

@@ -30,7 +30,7 @@ from bracketflow.core import (
     to_host,
     whole_number,
 )
-from bracketflow.sharding import Shards, over_rows, row_count, shards
+from bracketflow.sharding import Shards, agree, over_rows, row_count, shards
 
 Retraction = Callable[[Array, Array, Array | None], Array]
 
@@ -231,6 +231,7 @@ def _gaussian(
     if spread is None:
         return rng.standard_normal(shape)
     n, k = _single(shape)
+    spread.agree({"n": n, "k": k})
     if n != spread.n:
         raise ValueError(f"n must be {spread.n}, the rows of the sharded basis, got {n}")
     first, last = spread.own.start, spread.own.stop
@@ -265,6 +266,7 @@ def check_basis(basis: Array) -> Array:
     if basis.dtype not in (xp.float32, xp.float64):
         raise TypeError(f"basis must be float32 or float64, got {basis.dtype}: convert it first")
     n, k = row_count(basis), shape[-1]
+    agree(k=k, dtype=str(basis.dtype))
     _check_part(shape, n, k)
     if not 1 <= k <= n:
         raise ValueError(f"basis has k = {k} columns of length n = {n}: k must be from 1 to n")

@@ -19,7 +19,6 @@ import numpy as np
 from bracketflow.certificates import rounding_bound
 from bracketflow.core import BadObservation, Probe, State, diagonal, to_host, whole_number
 from bracketflow.geometry import subspace_error
-from bracketflow.sharding import row_count
 
 Record = dict[str, Any]
 Sink = Callable[[Record], None]
@@ -32,7 +31,7 @@ def _plain(value: Any) -> Any:
 
 
 MEASURES: Mapping[str, Measure] = {
-    "n": lambda state, probe: row_count(probe.basis),
+    "n": lambda state, probe: probe.n,
     "background": lambda state, probe: probe.background,
     "lyapunov": lambda state, probe: probe.lyapunov,
     "spread": lambda state, probe: probe.spread,

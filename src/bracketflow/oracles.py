@@ -154,14 +154,29 @@ def as_operator(x: Any, n: int | None = None, *, static: bool = False) -> Operat
 
 
 def as_observation(x: Any) -> Operator:
-    """`as_operator(x)` for one observation of a stream: refused where it is no operator."""
+    """`as_operator(x)` for one observation of a stream: refused where it is no operator.
+
+    Where rows are spread its product refuses it, so that all processes do.
+    """
     try:
         return as_operator(x)
     except MemoryError:
         raise
     except Exception as error:
         reason = "wrong type" if isinstance(error, TypeError) else "wrong shape"
-        raise ObservationError(reason, str(error)) from error
+        refused = ObservationError(reason, str(error))
+        if shards() is None:
+            raise refused from error
+        return Operator(None, raising(refused))
+
+
+def raising(error: Exception) -> Product:
+    """A product that raises `error` when it is asked for."""
+
+    def product(block: Array) -> Array:
+        raise error
+
+    return product
 
 
 def _copied(block: Array) -> Array:
@@ -323,8 +338,14 @@ def lyapunov(basis: Array, A: Any) -> Any:
 
 
 def multiplied(operator: Any, basis: Array) -> Array:
-    """C X; whatever the operator raises is a bad observation."""
+    """C X; whatever the operator raises is a bad observation.
+
+    Where rows are spread it is one for all processes: NaN, which `refuse_bad` finds in the sums.
+    """
     operator = as_operator(operator)
+    spread = shards()
+    if spread is not None:
+        return spread.attempted(lambda: operator @ basis, basis)
     try:
         return operator @ basis
     except (ObservationError, MemoryError, ConnectionError):  # a lost peer is no observation
@@ -423,6 +444,9 @@ def refuse_bad(probe: Probe, asymmetry: Array, seen: Scalar) -> None:
     if every_member(finite & symmetric & audible):
         return
     if not every_member(finite):
+        spread = shards()
+        if spread is not None:
+            spread.refuse_failures()
         raise ObservationError(
             "non-finite",
             "the product holds NaN or Inf, or overflows when multiplied with the basis: "

@@ -6,6 +6,7 @@ spread basis needs: the rest of a step is local, and decisions read sums, equal 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -16,7 +17,7 @@ Array = Any
 
 
 @dataclass(frozen=True)
-class Shards:
+class Shards(ABC):
     """How the rows of every basis are spread over processes, of which this is one."""
 
     n: int
@@ -24,8 +25,25 @@ class Shards:
     rank: int
     count: int
     """This process, and how many there are."""
-    total: Callable[[Sequence[Array]], Sequence[Array]]
-    """Sums the arrays over all processes, in one message; the same bits for all of them."""
+
+    @abstractmethod
+    def total(self, sums: Sequence[Array]) -> Sequence[Array]:
+        """The arrays summed over all processes, in one message; the same bits for all of them."""
+
+    @abstractmethod
+    def attempted(self, product: Callable[[], Array], block: Array) -> Array:
+        """What `product` returns for this process's rows of `block`; NaN where it raises.
+
+        Either way this process has taken part in all messages that the product has on others.
+        """
+
+    @abstractmethod
+    def refuse_failures(self) -> None:
+        """Raise on every process when the last product was NaN because one of them failed."""
+
+    @abstractmethod
+    def agree(self, facts: dict[str, Any]) -> None:
+        """Raise on every process unless all of them give the same facts."""
 
     def part(self, rank: int) -> tuple[int, int]:
         """The first row of that process, and the one after its last."""
@@ -63,6 +81,13 @@ def over_rows(*sums: Array) -> Any:
     spread = _shards.get()
     totals = sums if spread is None else spread.total(sums)
     return totals[0] if len(totals) == 1 else totals
+
+
+def agree(**facts: Any) -> None:
+    """Raise on every process unless all of those that share a basis give the same facts."""
+    spread = _shards.get()
+    if spread is not None:
+        spread.agree(facts)
 
 
 def row_count(basis: Array) -> int:

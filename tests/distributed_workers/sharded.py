@@ -1,6 +1,7 @@
 """What ranks do together on a basis whose rows are spread over them."""
 
 import contextlib
+import time
 
 import numpy as np
 import torch
@@ -210,8 +211,10 @@ def wrong(what):
             bf.random_basis(N, K, ensemble=(2,))
         if what == "outside":
             save_shards("nowhere", METHODS["tracker"].init(basis))
-        if what == "start":
-            start(METHODS["tracker"], basis)
+        if what == "save":
+            bf.save("nowhere", METHODS["tracker"].init(basis))
+        if what == "checkpoint":
+            bf.Checkpoint("nowhere", 10)
         if what == "rows":
             METHODS["weighted"].step(
                 ShardedRows(np.ones((3, len(basis)))), METHODS["weighted"].init(basis)
@@ -237,3 +240,115 @@ def zero_part():
     with sharded_basis(N) as own:
         basis = run(Scene(own))
     return float(np.abs(whole(basis) - alone).max())
+
+
+# What goes wrong on one rank ----------------------------------------------------------------------
+
+
+def unlucky(when, rank, good):
+    """`good`, but that `rank` raises in it; for "all" every rank does, each at another moment."""
+    mine = dist.get_rank() == rank
+
+    def product(block):
+        if when == "all":
+            if mine:
+                raise ZeroDivisionError("no luck")
+            over_rows(block.T @ block)
+            raise KeyError("none here either")
+        if mine and when == "before":
+            raise ZeroDivisionError("no luck")
+        image = good @ block
+        if mine and when == "between":
+            raise ZeroDivisionError("no luck")
+        over_rows(block.T @ image, block.T @ block)
+        if mine and when == "after":
+            raise ZeroDivisionError("no luck")
+        return image
+
+    if when == "local":  # a product without any message
+        return bf.as_operator(lambda x: 1 / 0 if mine else x)
+    if when == "shape":
+        return bf.as_operator(lambda x: (good @ x)[: -1 if mine else None])
+    if when == "no operator":
+        return "rows" if mine else good
+    return bf.as_operator(product)
+
+
+def failing(name, moments, rank=1, steps=24, on_bad="skip"):
+    """Bad observations between good ones: the others must leave no trace, and nobody waits."""
+    method = METHODS[name]
+    with sharded_basis(N) as own:
+        scene = Scene(own)
+        good = [scene.operator(t, 1e4) for t in range(steps)]
+        clean = bf.run(method, good, scene.begin(method))
+        bad = [unlucky(when, rank, good[0]) for when in moments]
+        begin = time.monotonic()
+        mixed = bf.run(method, good[:8] + bad + good[8:], scene.begin(method), on_bad=on_bad)
+        took = time.monotonic() - begin
+    return {
+        "same": digest(mixed.state) == digest(clean.state),
+        "bad": [[entry.step, entry.reason] for entry in mixed.bad],
+        "took": took,
+    }
+
+
+def leaving(how, rank=1, after=5):
+    """One rank raises outside of any product; the others are told why, long before the timeout."""
+    method = METHODS["weighted"]
+    begin = time.monotonic()
+    try:
+        with sharded_basis(N) as own:
+            scene = Scene(own)
+            state = scene.begin(method)
+            for t in range(1000):
+                if t == after and dist.get_rank() == rank:
+                    if how == "raises":
+                        raise ZeroDivisionError("outside of any product")
+                    if how == "memory":
+                        method.step(bf.as_operator(short_of_memory), state)
+                    if how == "saves":
+                        bf.save("nowhere", state)
+                state, _ = method.step(scene.operator(t), state)
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}", "took": time.monotonic() - begin}
+
+
+def short_of_memory(block):
+    raise MemoryError("64 GB")
+
+
+def read_outside():
+    """Probes and results of a sharded run, read when it is over."""
+    answers = {}
+    for name in ("weighted", "tracker"):
+        method = METHODS[name]
+        with sharded_basis(N) as own:
+            scene = Scene(own)
+            _, probe = method.step(scene.operator(0, 1e4), scene.begin(method))
+            _, fresh = method.step(scene.operator(0, 1e4), scene.begin(method))
+            inside = [fresh.n, fresh.lyapunov, fresh.spread, fresh.rounding, *fresh.residuals]
+        outside = [probe.n, probe.lyapunov, probe.spread, probe.rounding, *probe.residuals]
+        answers[name] = digest(*inside) == digest(*outside) and not probe.is_square
+    try:
+        bf.estimate_noise([probe, probe])
+    except ValueError as error:
+        answers["refused"] = str(error)
+    return answers
+
+
+def differing(what):
+    """Ranks that do not bring the same to a sharded basis."""
+    other = dist.get_rank() == 1
+    with sharded_basis(N) as own:
+        scene = Scene(own)
+        basis = bf.random_basis(N, K + (what == "k" and other), rng=0)
+        if what == "dtype" and other:
+            basis = basis.astype(np.float32)
+        weights = (5, 3, 2, 1) if what == "method" and other else (4, 3, 2, 1)
+        method = bf.BrockettFlow(weights)
+        state = method.init(basis)
+        if what == "steps" and other:
+            state = state._replace(steps=3)
+        if what == "start":
+            start(bf.BrockettFlow((5 + other, 3, 2, 1)), basis)
+        bf.run(method, [scene.operator(0)], state)

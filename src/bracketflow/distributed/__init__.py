@@ -8,9 +8,10 @@ processes with `torchrun`, then `torch.distributed.init_process_group`.
 
 from bracketflow.distributed.basis import sharded_basis, sharded_gram
 from bracketflow.distributed.operators import OverRanks, ShardedOperator, ShardedRows
-from bracketflow.distributed.ranks import GroupError, check_ranks, on_first_rank, start
+from bracketflow.distributed.ranks import GroupError, check_ranks, on_first_rank
 from bracketflow.distributed.rows import own_rows, row_batches
 from bracketflow.distributed.shards import load_shards, save_shards
+from bracketflow.distributed.starting import start
 from bracketflow.sharding import over_rows
 
 __all__ = [

@@ -28,10 +28,11 @@ from bracketflow.distributed.ranks import (
     gathered,
     process_group,
     refuse_differences,
+    refuse_failures,
 )
 from bracketflow.distributed.rows import row_batches
 from bracketflow.driver import Method
-from bracketflow.oracles import Operator, as_operator, gram
+from bracketflow.oracles import Operator, as_operator, gram, raising
 
 Reduce = Literal["mean", "sum"]
 
@@ -115,7 +116,7 @@ class ShardedOperator(Operator):
             except (TypeError, ValueError) as error:
                 item = error
         made = cls(None, group=group, **options)
-        made.local = Operator(None, _raising(item))
+        made.local = Operator(None, raising(item))
         return made
 
     def _agreed(self, *, begun: bool) -> tuple[int | None, Array | None, bool]:
@@ -179,14 +180,8 @@ class ShardedOperator(Operator):
     def _refuse(self, total: Tail, failure: Exception | None) -> None:
         """What all ranks must refuse together."""
         refuse_different_bases(total, self.group)
-        if failure is not None:
-            raise ObservationError(
-                "raised", f"this rank's own product failed: {type(failure).__name__}: {failure}"
-            ) from failure
-        if total.failed:
-            one = total.failed == 1
-            where = f"rank {total.culprit:.0f}" if one else f"{total.failed:.0f} ranks"
-            raise ObservationError("raised", f"the product failed on {where}: see the error there")
+        if total.failed:  # all ranks know, so all can ask for the reason
+            refuse_failures(failure, self.group)
         if self.reduce == "mean" and not total.weight > 0:
             raise ObservationError("empty", "no rank has anything to add: the weights sum to 0")
 
@@ -253,7 +248,8 @@ class OverRanks:
 
     def step(self, operator: Any, state: State) -> tuple[State, Probe]:
         """One observation, made of what all ranks bring: exactly one all-reduce a product."""
-        return self.method.step(ShardedOperator(operator, self.reduce, self.group), state)
+        part = ShardedOperator._of(operator, self.group, {"reduce": self.reduce})
+        return self.method.step(part, state)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "method":
@@ -301,13 +297,6 @@ def _with_next(items: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
         following = end if isinstance(item, Exception) else fetch()
         yield item, following is not end
         item = following
-
-
-def _raising(error: Exception) -> Any:
-    def product(block: Array) -> Array:
-        raise error
-
-    return product
 
 
 def _like_rows(rows: Any) -> Array | None:

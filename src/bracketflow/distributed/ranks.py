@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,10 +16,9 @@ except ImportError:  # pragma: no cover
         "bracketflow.distributed needs PyTorch: pip install 'bracketflow[torch]'"
     ) from None
 
-from bracketflow.checkpoint import load
-from bracketflow.core import Array, Probe, State
+from bracketflow.core import Array, ObservationError, Probe, State
 from bracketflow.driver import Method, Monitor
-from bracketflow.sharding import row_count, shards
+from bracketflow.sharding import row_count
 
 
 class GroupError(ConnectionError):
@@ -82,6 +79,17 @@ def refuse_differences(description: dict[str, Any], group: Any) -> None:
         raise ValueError(f"the ranks must agree, but {'; '.join(wrong)}")
 
 
+def refuse_failures(failure: Exception | None, group: Any) -> None:
+    """The same ObservationError on every rank when the product of any has failed, with its cause.
+
+    A message of its own: only for ranks that all know that something is wrong.
+    """
+    told = gathered(failure and f"{type(failure).__name__}: {failure}", group)
+    causes = [f"rank {rank}: {text}" for rank, text in enumerate(told) if text is not None]
+    if causes:
+        raise ObservationError("raised", f"the product failed on {'; '.join(causes)}") from failure
+
+
 def described(block: Array) -> dict[str, Any]:
     """Shape, dtype and library of an array."""
     dtype, library = array_type(block)
@@ -108,73 +116,14 @@ def empty_array(dtype: str, library: str, group: Any) -> Array | None:
 
 def check_ranks(method: Method, state: State, group: Any = None) -> None:
     """Raise on every rank unless all have the same method, basis shape, dtype and step count."""
-    facts = {**described(state.basis), "n": row_count(state.basis), **_configured(method)}
+    facts = {**described(state.basis), "n": row_count(state.basis), "method": printed(method)}
     facts["steps"] = np.asarray(state.steps).tolist()
     refuse_differences(facts, process_group(group))
 
 
-def _configured(method: Method) -> dict[str, Any]:
+def printed(method: Any) -> str:
     """What the method is made of; functions by name, for their addresses differ."""
-    return {"method": re.sub(r" at 0x[0-9a-f]+", "", repr(method))}
-
-
-def start(
-    method: Method, basis: Array, *, checkpoint: str | Path | None = None, group: Any = None
-) -> State:
-    """The same state on every rank: the first rank's checkpoint, or its `basis` where none exists.
-
-    Only the first rank reads the file, so it need not be visible to the others. The state has
-    absorbed `state.steps` observations: to resume, go on with the next one.
-
-    Raises
-    ------
-    ValueError
-        The ranks differ in the method, n, k or dtype, or the checkpoint does not fit them.
-    """
-    group = process_group(group)
-    if shards() is not None:
-        raise ValueError(
-            "start gives every rank the first one's basis, and this one is sharded: use "
-            "method.init(bf.random_basis(n, k)) or load_shards"
-        )
-    refuse_differences({**described(basis), **_configured(method)}, group)
-    mine = dist.get_rank(group) == 0
-    raw, problem = from_first(_read(checkpoint) if mine else None, group)
-    if problem is not None:
-        raise ValueError(f"checkpoint: {problem}")
-    if raw is None:
-        return method.init(from_first(basis if mine else None, group))
-    state = _loaded(raw, method, basis)
-    check_ranks(method, state, group)
-    return state
-
-
-def _read(path: str | Path | None) -> tuple[bytes | None, str | None]:
-    """The bytes of the file, None where there is none; and what is wrong."""
-    if path is None:
-        return None, None
-    try:
-        return Path(path).read_bytes(), None
-    except FileNotFoundError:
-        return None, None
-    except OSError as error:
-        return None, f"{path} cannot be read: {error}"
-
-
-def _loaded(raw: bytes, method: Method, basis: Array) -> State:
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder, "checkpoint")
-        copy.write_bytes(raw)
-        loaded = load(copy, device=getattr(basis, "device", None))
-    if loaded.method is not None and loaded.method != method:
-        raise ValueError(
-            f"checkpoint: written by {loaded.method!r}, but the method is {method!r}: "
-            "use that one, or another path"
-        )
-    held, wanted = described(loaded.state.basis), described(basis)
-    if held != wanted:
-        raise ValueError(f"checkpoint: its basis is {held}, but the one given is {wanted}")
-    return loaded.state
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(method))
 
 
 def on_first_rank(monitors: Monitor | Iterable[Monitor], group: Any = None) -> Monitor:
