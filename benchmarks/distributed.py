@@ -113,11 +113,27 @@ def point_4_memory():
 
 
 def point_5_kills():
-    kills, steps, every = 10, 400, 10
-    expected = RANKS.results("uninterrupted", steps=steps)
+    steps = 400
+    disturbed("replicated", steps, RANKS.results("uninterrupted", steps=steps))
+    for name in ("weighted", "tracker"):
+        undisturbed = RANKS.results("sharded:continued", name=name, steps=steps)
+        disturbed(name, steps, [result["bits"] for result in undisturbed])
+    for name, count in (("weighted", 2), ("tracker", 3)):
+        moments = ["before", "between", "after", "local", "shape", "no operator", "all"]
+        args = {"name": name, "moments": moments}
+        results = RANKS.results("sharded:failing", ranks=count, **args)
+        differ = sum(not r["same"] or r["bad"] != results[0]["bad"] for r in results)
+        what = f"sharded {name}: a rank of {count} fails {len(moments)} times"
+        report(f"{what}: ranks that differ", differ, 0)
+        report("    seconds of the run; a group's timeout is 30", max(r["took"] for r in results))
+
+
+def disturbed(kind, steps, expected):
+    kills, every = 10, 10
     with tempfile.TemporaryDirectory() as folder:
-        code, output, results, redone, made = run_through_kills(
+        found = run_through_kills(
             folder,
+            kind=kind,
             kills=kills,
             steps=steps,
             every=every,
@@ -125,13 +141,15 @@ def point_5_kills():
             rng=np.random.default_rng(),
             bound=500,
         )
-    report("exit code", code, 0)
-    report("kills after which steps were made again", len(redone))
-    report("most steps made again after a kill", max(redone, default=0), every)
-    report("steps made beyond the restarts' repeats", made - sum(redone) - steps, 0)
-    report("ranks whose end differs from the undisturbed run", float(results != expected), 0)
-    if code:
-        print(output[-2000:])
+    lost = found.results != expected
+    report(f"{kind}, {kills} kills: exit code", found.code, 0)
+    report("    restarts", found.restarts)
+    report("    of them with files of an unfinished checkpoint", found.torn)
+    report("    most steps made again after a kill", max(found.redone, default=0), every)
+    report("    steps beyond those made again", found.made - sum(found.redone) - steps, 0)
+    report("    ranks' ends differ from the undisturbed run", float(lost), 0)
+    if found.code:
+        print(found.output[-2000:])
 
 
 def point_6_background():

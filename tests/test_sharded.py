@@ -17,7 +17,7 @@ import bracketflow as bf  # noqa: E402
 from bracketflow import distributed as bd  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent / "distributed_workers"))
-from launch import Ranks  # noqa: E402
+from launch import Ranks, run_through_kills  # noqa: E402
 
 FLOWS = ("weighted", "grassmann", "qr", "cayley", "neumann")
 TRACKERS = ("tracker", "fading")
@@ -240,6 +240,50 @@ def test_another_basis_or_method_is_told_to_every_rank(ranks, saved):
         assert "forget=0.5" in answer["error"]
 
 
+def test_what_a_killed_writer_has_left_does_not_count(ranks, saved, tmp_path):
+    folder, whole = copied(saved[0], tmp_path / "torn"), saved[1]
+    torn = (folder / "shard-1-0-of-2").read_bytes()[:-100]
+    for name in ("shard-2-0-of-2", "shard-2-1-of-3", ".shard-2-1-of-2.1.2.tmp"):
+        (folder / name).write_bytes(torn)
+    args = {"folder": str(folder), "first": 10, "last": 20, "save_at": 15}
+    for result in ranks.results("sharded:resumed", **args):
+        assert result["bits"] == whole["bits"]
+    names = sorted(file.name for file in folder.iterdir())
+    assert names == [MANIFEST, "shard-3-0-of-2", "shard-3-1-of-2"]
+
+
+def test_killed_ranks_are_restarted_and_nothing_is_lost(ranks, tmp_path):
+    steps, every, rng = 60, 5, np.random.default_rng()
+    expected = ranks.results("sharded:continued", name="tracker", steps=steps)
+    found = run_through_kills(
+        tmp_path, kind="tracker", kills=2, steps=steps, every=every, pause=0.0, rng=rng, bound=60.0
+    )
+    assert found.code == 0, found.output
+    assert found.results == [result["bits"] for result in expected]
+    assert found.made == steps + sum(found.redone)
+    assert max(found.redone, default=0) <= every
+
+
+def test_any_number_of_ranks_goes_on_after_a_kill(ranks, tmp_path):
+    steps, rng = 60, np.random.default_rng()
+    args = {"name": "weighted", "steps": steps}
+    whole = ranks.results("sharded:continued", **args)
+    found = run_through_kills(
+        tmp_path, kind="weighted", kills=1, restarts=0, steps=steps, every=5, pause=0.0, rng=rng,
+        bound=60.0,
+    )  # fmt: skip
+    assert found.code != 0
+    folder = str(tmp_path / "checkpoint")
+    again = ranks.results("sharded:continued", folder=folder, **args)
+    assert again[0]["begun"] > 0
+    assert [result["bits"] for result in again] == [result["bits"] for result in whole]
+    unit = np.finfo(float).eps * 1e4  # the background of the scene
+    for count in (1, 3):
+        result = ranks.results("sharded:continued", folder=folder, ranks=count, **args)[0]
+        assert result["begun"] == again[0]["begun"]
+        assert np.abs(np.array(result["basis"]) - whole[0]["basis"]).max() <= 25 * unit
+
+
 # Failures of one rank ---------------------------------------------------------------------------
 
 MOMENTS = ("before", "between", "after", "local", "shape", "no operator", "all")
@@ -325,6 +369,11 @@ def test_bad_input_is_told_to_every_rank(ranks, what, told):
 def test_ranks_that_differ_are_told_so(ranks, what, told):
     for answer in ranks.run("sharded:differing", what=what):
         assert told in answer["error"], answer
+
+
+def test_a_rank_that_hangs_stops_the_others_within_the_timeout(ranks):
+    left, _ = ranks.run("sharded:leaving", how="hangs", timeout=1.5, bound=5.0)
+    assert "GroupError: rank 0 of 2 got no answer" in left["result"]["error"]
 
 
 def test_no_process_group():

@@ -12,6 +12,9 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import NamedTuple
+
+from resumable import unsealed
 
 HERE = Path(__file__).parent
 STARTUP = 120.0  # seconds in which torch must have been imported
@@ -154,39 +157,67 @@ class Torchrun:
         return self.process.returncode, output
 
 
-def run_through_kills(folder, *, kills, steps, every, pause, rng, bound):
+class Disturbed(NamedTuple):
+    """What came of a run in which ranks were killed."""
+
+    code: int
+    output: str
+    results: list[str]
+    """Digests of the ranks' ends; none of a run that did not come to its end."""
+    redone: list[int]
+    """For every restart, how many steps were made a second time."""
+    made: int
+    restarts: int
+    torn: int
+    """Restarts that found files of a checkpoint that was being written."""
+
+
+def run_through_kills(
+    folder, *, kills, steps, every, pause, rng, bound, kind="replicated", restarts=None
+):
     """A resumable run in which a random rank is killed at `kills` random moments.
 
-    Returns the exit code, the output, the digests of the ranks' ends and, for every restart, how
-    many steps were made a second time.
+    On a sharded basis every second kill waits for the next checkpoint and strikes while it is
+    written.
     """
     folder = Path(folder)
-    job = Torchrun("resumable.py", folder, steps, every, pause, restarts=kills)
-    killer = threading.Thread(target=_kill, args=(folder, kills, steps, rng, job), daemon=True)
+    restarts = kills if restarts is None else restarts
+    job = Torchrun("resumable.py", folder, steps, every, pause, kind, restarts=restarts)
+    aims = [None if kind == "replicated" or number % 2 else "write" for number in range(kills)]
+    killer = threading.Thread(target=_kill, args=(folder, aims, steps, rng, job), daemon=True)
     killer.start()
     code, output = job.wait(bound)
     killer.join()
     results = [path.read_text() for path in sorted(folder.glob("result.*"))]
-    made = [int(line) for line in (folder / "log").read_text().split()]
+    made = [int(line) for line in lines(folder / "log")]
     redone = [
         before - after + 1 for before, after in itertools.pairwise(made) if after != before + 1
     ]
-    return code, output, results, redone, len(made)
+    starts, torn = len(lines(folder / "starts")), len(lines(folder / "unsealed"))
+    return Disturbed(code, output, results, redone, len(made), starts - 1, torn)
 
 
-def _kill(folder, kills, steps, rng, job):
+def lines(path):
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def _kill(folder, aims, steps, rng, job):
     """Spread over the run: each kill waits until its share of the steps has been made."""
     log = folder / "log"
-    for number in range(kills):
-        least = int(steps * (number + rng.uniform(0.1, 0.9)) / kills)
+    for number, aim in enumerate(aims):
+        least = int(steps * (number + rng.uniform(0.1, 0.9)) / len(aims))
         while job.process.poll() is None and _last(log) < least:
             time.sleep(0.02)
-        time.sleep(rng.uniform(0, 0.1))
+        if aim == "write":
+            while job.process.poll() is None and not unsealed(folder / "checkpoint"):
+                time.sleep(0.0005)
+            time.sleep(rng.uniform(0, 0.004))
+        else:
+            time.sleep(rng.uniform(0, 0.1))
         victim = int((folder / f"pid.{rng.integers(2)}").read_text())
         with contextlib.suppress(ProcessLookupError):
             os.kill(victim, signal.SIGKILL)
 
 
 def _last(log):
-    lines = log.read_text().split() if log.exists() else []
-    return int(lines[-1]) if lines else -1
+    return int((lines(log) or [-1])[-1])

@@ -204,10 +204,14 @@ def bad_observations():
     clean = bf.run(method, map(ShardedRows, good), begin)
     mixed = itertools.chain(map(ShardedRows, good[:10]), poison, map(ShardedRows, good[10:]))
     result = bf.run(method, mixed, begin, on_bad="skip")
+    try:
+        OverRanks(method).step({1, 2} if rank == 1 else np.eye(N), begin)
+    except bf.ObservationError as error:
+        refused = str(error)
     return {
         "same": digest(result.state) == digest(clean.state),
         "bits": digest(result.state),
-        "bad": [entry.reason for entry in result.bad],
+        "bad": [*(entry.reason for entry in result.bad), refused],
     }
 
 

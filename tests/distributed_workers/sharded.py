@@ -194,6 +194,28 @@ def resumed(folder, name="tracker", first=0, last=20, save_at=None, noise=1.0):
     return {"bits": digest(basis), "basis": basis.tolist()}
 
 
+def finished(name, steps, folder=None, every=None, monitor=None):
+    """Where it began and the state after `steps`, from the checkpoint where there is one."""
+    method = METHODS[name]
+
+    def keep(state, probe):
+        if every is not None and state.steps % every == 0:
+            save_shards(folder, state, method=method)
+
+    with sharded_basis(N) as own:
+        scene = Scene(own)
+        state = start(method, bf.random_basis(N, K, rng=1), checkpoint=folder)
+        stream = (scene.operator(t, 1e4) for t in range(state.steps, steps))
+        monitors = [keep] if monitor is None else [keep, monitor]
+        return int(state.steps), bf.run(method, stream, state, monitors=monitors).state
+
+
+def continued(name, steps, folder=None):
+    """The end of a run that nobody disturbs, from the checkpoint of one that was disturbed."""
+    begun, state = finished(name, steps, folder)
+    return {"begun": begun, "bits": digest(state), "basis": whole(state.basis).tolist()}
+
+
 def loaded(folder, n=N, forget=None):
     with sharded_basis(n):
         load_shards(folder, bf.EigenTracker(K, forget=forget))
@@ -304,6 +326,8 @@ def leaving(how, rank=1, after=5):
                 if t == after and dist.get_rank() == rank:
                     if how == "raises":
                         raise ZeroDivisionError("outside of any product")
+                    if how == "hangs":
+                        time.sleep(60)
                     if how == "memory":
                         method.step(bf.as_operator(short_of_memory), state)
                     if how == "saves":

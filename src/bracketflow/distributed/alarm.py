@@ -15,17 +15,18 @@ import torch.distributed as dist
 
 from bracketflow.distributed.ranks import GroupError, device_of, from_first, together
 
-PATIENCE = timedelta(milliseconds=50)  # how long a rank waits before it asks whether one failed
+# How long a rank waits before it looks whether another has failed: at first, and in the end.
+SHORTLY, PATIENTLY = timedelta(milliseconds=50), timedelta(seconds=1)
 GONE = "gone"
 
 
 class Alarm:
     """All-reduces of a group; a rank that cannot take part in the next one says so.
 
-    A rank that waits for longer than `PATIENCE` looks into the store of the group. A rank whose
-    product has raised asks there how long the message is, and takes part in it with NaN, until the
-    others have left the product too. A rank that is gone for good has left its reason there.
-    Nothing of it costs anything while no rank waits.
+    A rank that has to wait looks into the store of the group now and then. One whose product has
+    raised asks there how long the message is, and takes part in it with NaN, until the others have
+    left the product too. One that is gone for good has left its reason there. All that costs
+    nothing while nobody waits.
     """
 
     def __init__(self, group: Any):
@@ -45,12 +46,11 @@ class Alarm:
 
     def _sum(self, wire: Any, *, group: Any) -> None:
         try:
-            work = dist.all_reduce(wire, group=group, async_op=True)
-            _wait(work)
-            while not work.is_completed():
+            work, patience = dist.all_reduce(wire, group=group, async_op=True), SHORTLY
+            while not _done(work, patience):
                 self._refuse_gone()
                 self._answer(wire)
-                _wait(work)
+                patience = min(2 * patience, PATIENTLY)
             work.wait()  # raises what went wrong
         except RuntimeError:
             with suppress(RuntimeError):  # the store may be lost as well
@@ -98,7 +98,7 @@ class Alarm:
                 return None  # it has failed on all ranks
             if time.monotonic() > deadline:
                 raise RuntimeError("timed out: no rank waits for this one")
-            time.sleep(PATIENCE.total_seconds() / 5)
+            time.sleep(SHORTLY.total_seconds() / 5)
         in_product, numbers, dtype = self.store.get(size).decode().split()
         return (int(numbers), dtype) if int(in_product) else None
 
@@ -124,6 +124,8 @@ def _store_of(group: Any) -> Any:
     return group.get_group_store() if reachable else None
 
 
-def _wait(work: Any) -> None:
+def _done(work: Any, patience: timedelta) -> bool:
+    """Whether it ends, well or not, within that time."""
     with suppress(RuntimeError):
-        work.wait(PATIENCE)
+        work.wait(patience)
+    return bool(work.is_completed())
