@@ -14,7 +14,7 @@ if not dist.is_available() or not dist.is_gloo_available():
 
 import bracketflow as bf  # noqa: E402
 from bracketflow import distributed as bd  # noqa: E402
-from bracketflow.distributed import ranks  # noqa: E402
+from bracketflow.distributed import alarm, ranks  # noqa: E402
 from bracketflow.distributed.message import Tail, refuse_different_bases  # noqa: E402
 from cases import symmetric  # noqa: E402
 
@@ -199,6 +199,32 @@ def test_a_lost_rank_is_a_group_error():
 
     with pytest.raises(bd.GroupError, match=r"rank 0 of 1 got no answer: .*closed by peer"):
         ranks.together(collective, group=ranks.process_group())
+
+
+def shy(block):
+    raise ZeroDivisionError("the sensor is gone")
+
+
+def test_a_failed_product_on_a_sharded_basis_is_refused(rng):
+    method = bf.BrockettFlow((2, 1))
+    with bd.sharded_basis(N):
+        begin = method.init(bf.random_basis(N, K, rng=rng))
+        result = bf.run(method, [shy, "none", symmetric(rng, N)], begin, on_bad="skip")
+    assert [bad.reason.partition(" failed on rank 0: ")[2] for bad in result.bad] == [
+        "ZeroDivisionError: the sensor is gone",
+        "ObservationError: wrong type observation: operator must be an array, a sparse matrix, a "
+        "LinearOperator, a callable or an object with `shape` and `@`, got str",
+    ]
+    assert result.state.steps == 1
+
+
+def test_without_a_store_a_failed_product_ends_the_run(rng, monkeypatch):
+    monkeypatch.setattr(alarm, "_store_of", lambda group: None)
+    method = bf.BrockettFlow((2, 1))
+    with bd.sharded_basis(N):
+        state = method.init(bf.random_basis(N, K, rng=rng))
+        with pytest.raises(bd.GroupError, match="failed on rank 0, and .* cannot be told"):
+            bf.run(method, [shy], state, on_bad="skip")
 
 
 def test_arrays_of_no_type_stay_unknown():

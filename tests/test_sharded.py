@@ -256,9 +256,10 @@ def test_killed_ranks_are_restarted_and_nothing_is_lost(ranks, tmp_path):
     steps, every, rng = 60, 5, np.random.default_rng()
     expected = ranks.results("sharded:continued", name="tracker", steps=steps)
     found = run_through_kills(
-        tmp_path, kind="tracker", kills=2, steps=steps, every=every, pause=0.0, rng=rng, bound=60.0
+        tmp_path, kind="tracker", kills=2, steps=steps, every=every, pause=0.01, rng=rng, bound=60.0
     )
     assert found.code == 0, found.output
+    assert found.restarts >= 1
     assert found.results == [result["bits"] for result in expected]
     assert found.made == steps + sum(found.redone)
     assert max(found.redone, default=0) <= every

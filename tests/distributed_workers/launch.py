@@ -205,7 +205,7 @@ def _kill(folder, aims, steps, rng, job):
     """Spread over the run: each kill waits until its share of the steps has been made."""
     log = folder / "log"
     for number, aim in enumerate(aims):
-        least = int(steps * (number + rng.uniform(0.1, 0.9)) / len(aims))
+        least = int(steps * (number + rng.uniform(0.1, 0.8)) / len(aims))
         while job.process.poll() is None and _last(log) < least:
             time.sleep(0.02)
         if aim == "write":
@@ -213,7 +213,7 @@ def _kill(folder, aims, steps, rng, job):
                 time.sleep(0.0005)
             time.sleep(rng.uniform(0, 0.004))
         else:
-            time.sleep(rng.uniform(0, 0.1))
+            time.sleep(rng.uniform(0, 0.05))
         victim = int((folder / f"pid.{rng.integers(2)}").read_text())
         with contextlib.suppress(ProcessLookupError):
             os.kill(victim, signal.SIGKILL)

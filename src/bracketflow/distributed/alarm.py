@@ -79,8 +79,8 @@ class Alarm:
         """After a failure: NaN to every message of the others' product."""
         if self.store is None:
             raise GroupError(
-                f"the product has failed on rank {dist.get_rank(self.group)}, and no message to "
-                "the other ranks is possible from here"
+                f"the product has failed on rank {dist.get_rank(self.group)}, and with this kind "
+                "of process group the other ranks cannot be told: all have to start again"
             )
         while (asked := together(self._asked, group=self.group)) is not None:
             size, dtype = asked
