@@ -223,7 +223,7 @@ def test_without_a_store_a_failed_product_ends_the_run(rng, monkeypatch):
     method = bf.BrockettFlow((2, 1))
     with bd.sharded_basis(N):
         state = method.init(bf.random_basis(N, K, rng=rng))
-        with pytest.raises(bd.GroupError, match="failed on rank 0, and .* cannot be told"):
+        with pytest.raises(bd.GroupError, match=r"failed on rank 0, and .* cannot be told"):
             bf.run(method, [shy], state, on_bad="skip")
 
 

@@ -172,6 +172,21 @@ def test_a_later_checkpoint_replaces_the_earlier_one(ranks, saved, tmp_path):
     assert names == [MANIFEST, "shard-2-0-of-2", "shard-2-1-of-2"]
 
 
+def test_a_checkpoint_of_the_same_step_touches_no_file_of_the_one_before(ranks, saved, tmp_path):
+    folder = copied(saved[0], tmp_path / "same")
+    ranks.results("sharded:resumed", folder=str(folder), last=10, save_at=10)
+    names = sorted(file.name for file in folder.iterdir())
+    assert names == [MANIFEST, "shard-2-0-of-2", "shard-2-1-of-2"]
+
+
+def test_a_checkpoint_that_one_rank_cannot_write_is_told_to_all(ranks, saved, tmp_path):
+    folder, whole = copied(saved[0], tmp_path / "full"), saved[1]
+    for answer in ranks.run("sharded:no_room", folder=str(folder)):
+        assert answer["error"] == "ValueError: checkpoint: rank 1: no space left on device"
+    for result in ranks.results("sharded:resumed", folder=str(folder), first=10, last=20):
+        assert result["bits"] == whole["bits"]
+
+
 def without_a_shard(folder):
     (folder / "shard-1-1-of-2").unlink()
 
@@ -317,15 +332,16 @@ def test_an_observation_that_fails_on_one_rank_stops_all(ranks):
 @pytest.mark.parametrize(
     ("how", "told"),
     [
+        ("ends", "rank 1 has no more to do"),
         ("raises", "rank 1 raised ZeroDivisionError: outside of any product"),
         ("memory", "rank 1 raised MemoryError: 64 GB"),
         ("saves", "rank 1 raised ValueError: state: this process holds only its own rows"),
     ],
 )
 def test_a_rank_that_leaves_tells_the_others_why(ranks, how, told):
-    for rank, result in enumerate(ranks.results("sharded:leaving", how=how, ranks=3)):
-        if rank != 1:
-            assert result["error"].startswith(f"GroupError: {told}")
+    first, _, last = ranks.results("sharded:leaving", how=how, ranks=3)
+    assert first.startswith(f"GroupError: {told}")
+    assert last.startswith(f"GroupError: {told}")
 
 
 def test_a_probe_knows_that_its_rows_are_spread(ranks):
@@ -374,7 +390,7 @@ def test_ranks_that_differ_are_told_so(ranks, what, told):
 
 def test_a_rank_that_hangs_stops_the_others_within_the_timeout(ranks):
     left, _ = ranks.run("sharded:leaving", how="hangs", timeout=1.5, bound=5.0)
-    assert "GroupError: rank 0 of 2 got no answer" in left["result"]["error"]
+    assert "GroupError: rank 0 of 2 got no answer" in left["result"]
 
 
 def test_no_process_group():

@@ -62,7 +62,8 @@ def _walk(
     settle: Callable[[State, State], State],
 ) -> Iterator[tuple[State, Probe, State]]:
     """Yield (state_t, probe_t, state_{t+1}); `settle` may hold back what becomes state_{t+1}."""
-    agree(method=method, steps=int(np.max(state.steps)), k=state.basis.shape[-1])
+    if shards() is not None:
+        agree(method=method, steps=int(state.steps), k=state.basis.shape[-1])
     for observation in checked_stream(stream):
         try:
             following, probe = method.step(as_observation(observation), state)

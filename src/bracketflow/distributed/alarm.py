@@ -17,7 +17,6 @@ from bracketflow.distributed.ranks import GroupError, device_of, from_first, tog
 
 # How long a rank waits before it looks whether another has failed: at first, and in the end.
 SHORTLY, PATIENTLY = timedelta(milliseconds=50), timedelta(seconds=1)
-GONE = "gone"
 
 
 class Alarm:
@@ -34,6 +33,7 @@ class Alarm:
         self.messages = 0  # so far: the same on every rank
         self.in_product = False
         self.mark = from_first(uuid4().hex, group)  # no key is used twice
+        self._gone = f"{self.mark}/gone"
         self.store = _store_of(group)
 
     def sum(self, wire: Any) -> None:
@@ -48,13 +48,13 @@ class Alarm:
         try:
             work, patience = dist.all_reduce(wire, group=group, async_op=True), SHORTLY
             while not _done(work, patience):
-                self._refuse_gone()
+                self._refuse_gone(self.messages)
                 self._answer(wire)
                 patience = min(2 * patience, PATIENTLY)
             work.wait()  # raises what went wrong
         except RuntimeError:
             with suppress(RuntimeError):  # the store may be lost as well
-                self._refuse_gone()
+                self._refuse_gone(self.messages)
             raise
 
     def _answer(self, wire: Any) -> None:
@@ -93,7 +93,7 @@ class Alarm:
         self.store.add(ask, 1)
         deadline = time.monotonic() + self.store.timeout.total_seconds()
         while not self.store.check([size]):
-            self._refuse_gone()
+            self._refuse_gone(self.messages + 1)
             if self.store.add(ask, 0) == dist.get_world_size(group):
                 return None  # it has failed on all ranks
             if time.monotonic() > deadline:
@@ -102,19 +102,25 @@ class Alarm:
         in_product, numbers, dtype = self.store.get(size).decode().split()
         return (int(numbers), dtype) if int(in_product) else None
 
-    def leave(self, error: BaseException) -> None:
-        """Tell the others that this rank is gone, and why."""
-        if self.store is not None and not isinstance(error, GroupError):
-            text = f"rank {dist.get_rank(self.group)} raised {type(error).__name__}: {error}"
-            with suppress(RuntimeError):
-                self.store.set(f"{self.mark}/{GONE}", text)
+    def leave(self, error: BaseException | None) -> None:
+        """Tell the others that this rank takes part in no further message, and why."""
+        if self.store is None or isinstance(error, GroupError):
+            return
+        why = "has no more to do" if error is None else f"raised {type(error).__name__}: {error}"
+        with suppress(RuntimeError):  # the others may be gone, and the store with them
+            if error is not None or not self.store.check([self._gone]):
+                text = f"{self.messages} rank {dist.get_rank(self.group)} {why}"
+                self.store.set(self._gone, text)
 
-    def _refuse_gone(self) -> None:
-        key = f"{self.mark}/{GONE}"
-        if self.store.check([key]):
+    def _refuse_gone(self, message: int) -> None:
+        """A GroupError when a rank has left before that message."""
+        if not self.store.check([self._gone]):
+            return
+        messages, _, text = self.store.get(self._gone).decode().partition(" ")
+        if message > int(messages):
             raise GroupError(
-                f"{self.store.get(key).decode()}. No rank can go on without it: "
-                "`torchrun --max-restarts` starts them all again, from the last checkpoint"
+                f"{text}. No rank can go on without it: `torchrun --max-restarts` starts them all "
+                "again, from the last checkpoint"
             )
 
 

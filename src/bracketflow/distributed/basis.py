@@ -46,6 +46,7 @@ def sharded_basis(n: int, group: Any = None) -> Iterator[slice]:
         except BaseException as error:
             alarm.leave(error)
             raise
+        alarm.leave(None)
 
 
 @dataclass(frozen=True)
