@@ -359,6 +359,7 @@ def read_outside():
             _, fresh = method.step(scene.operator(0, 1e4), scene.begin(method))
             inside = told_by(fresh)
         answers[name] = inside == told_by(probe) and not probe.is_square
+    answers["n"] = probe.n
     try:
         bf.estimate_noise([probe, probe])
     except ValueError as error:
