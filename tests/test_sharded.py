@@ -312,9 +312,12 @@ def test_any_number_of_ranks_goes_on_after_a_kill(ranks, tmp_path):
 MOMENTS = ("before", "between", "after", "local", "shape", "no operator", "all")
 
 
-@pytest.mark.parametrize(("name", "count", "rank"), [("weighted", 2, 1), ("tracker", 3, 0)])
-def test_an_observation_that_fails_on_one_rank_is_skipped_by_all(ranks, name, count, rank):
-    args = {"name": name, "moments": MOMENTS, "rank": rank}
+@pytest.mark.parametrize(
+    ("name", "count", "rank", "noise"),
+    [("weighted", 2, 1, 1.0), ("tracker", 3, 0, 1.0), ("tracker", 2, 1, 0.0)],
+)
+def test_an_observation_that_fails_on_one_rank_is_skipped_by_all(ranks, name, count, rank, noise):
+    args = {"name": name, "moments": MOMENTS, "rank": rank, "noise": noise}
     first, *others = ranks.results("sharded:failing", ranks=count, **args)
     assert all(other["bad"] == first["bad"] for other in others)
     assert first["same"]

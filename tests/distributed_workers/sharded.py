@@ -296,12 +296,12 @@ def unlucky(when, rank, good):
     return bf.as_operator(product)
 
 
-def failing(name, moments, rank=1, steps=24, on_bad="skip"):
+def failing(name, moments, rank=1, steps=24, noise=1.0, on_bad="skip"):
     """Bad observations between good ones: the others must leave no trace, and nobody waits."""
     method = METHODS[name]
     with sharded_basis(N) as own:
         scene = Scene(own)
-        good = [scene.operator(t, 1e4) for t in range(steps)]
+        good = [scene.operator(t, 1e4, noise) for t in range(steps)]
         clean = bf.run(method, good, scene.begin(method))
         bad = [unlucky(when, rank, good[0]) for when in moments]
         begin = time.monotonic()
