@@ -257,7 +257,7 @@ def test_killed_ranks_are_restarted_and_nothing_is_lost(ranks, tmp_path):
     steps, every, rng = 120, 10, np.random.default_rng()
     expected = ranks.results("uninterrupted", steps=steps)
     found = run_through_kills(
-        tmp_path, kills=1, steps=steps, every=every, pause=0.0, rng=rng, bound=60.0
+        tmp_path, kills=1, steps=steps, every=every, pause=0.0, rng=rng, bound=180.0
     )
     assert found.code == 0, found.output
     assert found.results == expected

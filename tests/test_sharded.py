@@ -278,7 +278,7 @@ def test_killed_ranks_are_restarted_and_nothing_is_lost(ranks, tmp_path):
         every=every,
         pause=0.01,
         rng=rng,
-        bound=120.0,
+        bound=180.0,
     )
     assert found.code == 0, found.output
     assert found.restarts >= 1
@@ -293,7 +293,7 @@ def test_any_number_of_ranks_goes_on_after_a_kill(ranks, tmp_path):
     whole = ranks.results("sharded:continued", **args)
     found = run_through_kills(
         tmp_path, kind="weighted", kills=1, restarts=0, steps=steps, every=5, pause=0.0, rng=rng,
-        bound=120.0,
+        bound=180.0,
     )  # fmt: skip
     assert found.code != 0
     folder = str(tmp_path / "checkpoint")
