@@ -122,13 +122,13 @@ def select(mask: np.ndarray, chosen: Any, other: Any) -> Any:
 
 
 def _select_array(mask: np.ndarray, chosen: Any, other: Any) -> Any:
-    array = next((a for a in (chosen, other) if hasattr(a, "shape")), np.asarray(chosen))
-    xp = namespace(array) if not isinstance(array, np.generic) else np
     rank = max(np.ndim(chosen), np.ndim(other))
     wide = mask.reshape(mask.shape + (1,) * (rank - mask.ndim))
-    if xp is np:
+    tensor = next((a for a in (chosen, other) if not isinstance(a, _HOST_TYPES)), None)
+    if tensor is None:
         return np.where(wide, chosen, other)
-    return xp.where(xp.asarray(wide, device=array.device), chosen, other)
+    xp = namespace(tensor)
+    return xp.where(xp.asarray(wide, device=tensor.device), chosen, other)
 
 
 def whole_number(
