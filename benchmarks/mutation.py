@@ -22,6 +22,7 @@ import os
 import pickle
 import random
 import re
+import resource
 import signal
 import sys
 import tempfile
@@ -44,6 +45,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = Path(bracketflow.__file__).parent
 MODULES = ("core", "geometry", "flows", "tracker")
 TESTS = (
+    "core",
     "geometry",
     "flows",
     "tracker",
@@ -62,7 +64,7 @@ TESTS = (
 )
 NEEDED = 0.85  # share of the mutants that must be killed
 LEAST = 60  # mutants of a module in a sample
-SECONDS = 8.0  # of tests, as timed without a mutant, that each mutant is given at most
+SECONDS = 8.0  # of computing, as measured without a mutant, that each mutant is given at most
 SLOWEST = 2.0  # seconds: a longer test is left out
 PATIENCE = 5  # times those seconds after which a mutant is taken to hang
 SURVIVED, KILLED, UNCHANGED = 0, 1, 2
@@ -72,21 +74,43 @@ SURVIVED, KILLED, UNCHANGED = 0, 1, 2
 
 
 class Mutant(NamedTuple):
-    """One change: where it is, the source with it, and the lines that show it."""
+    """One change: the node of a file's tree that gives way to another."""
 
     path: Path
-    line: int
-    before: str
-    after: str
-    source: str
+    tree: cst.Module
+    old: cst.CSTNode
+    new: cst.CSTNode
     lines: tuple[int, ...]
-    """Lines that run the change; empty for one outside of any function."""
+    """Lines that run it; those of its statement outside of any function."""
     names: tuple[str, ...]
-    """Names that a change outside of any function gives a value."""
+    """Outside of any function: the names to which it gives a value."""
+
+    @property
+    def source(self):
+        """The file with the change."""
+        return self.tree.deep_replace(self.old, self.new).code
+
+    def __str__(self):
+        """Where it is, and the lines before and after."""
+        before, after = self.tree.code.splitlines(), self.source.splitlines()
+        first = _alike(before, after)
+        rest = _alike(before[:first:-1], after[:first:-1])
+        old, new = (
+            " ".join(map(str.strip, part[first : len(part) - rest])) for part in (before, after)
+        )
+        return f"{self.path.relative_to(PACKAGE)}:{first + 1}\n  - {old}\n  + {new}\n"
+
+
+def _alike(left, right):
+    """How many entries agree from the start."""
+    return next(
+        (i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b),
+        min(len(left), len(right)),
+    )
 
 
 class _Finder(cst.CSTVisitor):
-    """All (node, replacement, lines, function's lines, names) of a module."""
+    """All (node, its replacement, lines, function's lines, names) of a file."""
 
     METADATA_DEPENDENCIES = (PositionProvider,)
     SKIPPED = (cst.Annotation, cst.Decorator, cst.Import, cst.ImportFrom)
@@ -145,24 +169,10 @@ def mutants_of(path):
     wrapper = MetadataWrapper(cst.parse_module(path.read_text()))
     finder = _Finder()
     wrapper.visit(finder)
-    original = wrapper.module.code.splitlines()
-    mutants = []
-    for node, new, lines, function, names in finder.found:
-        source = wrapper.module.deep_replace(node, new).code
-        if source == wrapper.module.code:
-            continue
-        changed = source.splitlines()
-        first = next(i for i, (a, b) in enumerate(zip(original, changed, strict=False)) if a != b)
-        last = len(original) - next(
-            i for i, (a, b) in enumerate(zip(original[::-1], changed[::-1], strict=False)) if a != b
-        )
-        grown = len(changed) - len(original)
-        before = " ".join(map(str.strip, original[first : max(last, first + 1)]))
-        after = " ".join(map(str.strip, changed[first : max(last + grown, first + 1)]))
-        mutants.append(
-            Mutant(path, first + 1, before, after, source, _run_by(lines, function), names)
-        )
-    return mutants, finder.prose
+    return [
+        Mutant(path, wrapper.module, old, new, _run_by(lines, function), names)
+        for old, new, lines, function, names in finder.found
+    ], finder.prose
 
 
 def _run_by(lines, function):
@@ -173,7 +183,7 @@ def _run_by(lines, function):
 def sampled(mutants, share, rng):
     """A uniform sample of a module's mutants, of at least LEAST of them."""
     size = min(len(mutants), max(LEAST, round(share * len(mutants))))
-    return sorted(rng.sample(mutants, size), key=lambda mutant: mutant.line)
+    return [mutants[i] for i in sorted(rng.sample(range(len(mutants)), size))]
 
 
 # Exchange ---------------------------------------------------------------------------------------
@@ -281,14 +291,17 @@ class Mutation:
         return True
 
     def _learned(self, items):
-        tracer = coverage.Coverage(data_file=None, include=[str(PACKAGE / "*")], config_file=False)
+        paths = {mutant.path for mutant in self.mutants}
+        tracer = coverage.Coverage(
+            data_file=None, include=[str(path) for path in paths], config_file=False
+        )
         seconds = {}
         tracer.start()
         for number, item in enumerate(items):
             tracer.switch_context(str(number))
-            begun = time.monotonic()
+            begun = time.process_time()
             self._ran(item, items[number + 1 : number + 2])
-            seconds[number] = time.monotonic() - begun
+            seconds[number] = time.process_time() - begun
             if self.failed:
                 raise SystemExit(f"{item.nodeid} fails without any mutant")
         tracer.stop()
@@ -298,7 +311,7 @@ class Mutation:
                 line: {int(test) for test in tests if test}
                 for line, tests in data.contexts_by_lineno(str(path)).items()
             }
-            for path in {mutant.path for mutant in self.mutants}
+            for path in paths
         }
         return Baseline({t: s for t, s in seconds.items() if s <= SLOWEST}, runs)
 
@@ -352,12 +365,13 @@ def _chosen(mutant, base):
 
 
 def _forked(work, limit):
-    """Process that does the work, within `limit` seconds, and ends with its answer."""
+    """Process that does the work, in `limit` seconds of computing, and ends with its answer."""
     pid = os.fork()
     if pid:
         return pid
+    resource.setrlimit(resource.RLIMIT_CPU, (int(limit), int(limit) + 5))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(int(limit))
+    signal.alarm(20 * int(limit))  # should it wait for ever
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 1)
     os.dup2(silence, 2)
@@ -396,9 +410,7 @@ def reported(mutation, counts, prose, chosen):
     for number, mutant in enumerate(mutation.mutants):
         verdict = mutation.verdicts[number]
         modules[mutant.path][verdict] += 1
-        if verdict == SURVIVED:
-            name = mutant.path.relative_to(PACKAGE)
-            survivors.append(f"{name}:{mutant.line}\n  - {mutant.before}\n  + {mutant.after}\n")
+        survivors += [str(mutant)] * (verdict == SURVIVED)
     print(f"{'module':20} {'mutants':>8} {'tried':>6} {'killed':>7} {'survived':>9} {'share':>6}")
     rows = []
     for path, verdicts in modules.items():

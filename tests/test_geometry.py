@@ -4,10 +4,18 @@ import itertools
 
 import numpy as np
 import pytest
+import torch
 from scipy.linalg import expm
 
 import bracketflow as bf
-from bracketflow.geometry import check_basis, orthonormalise
+from bracketflow.geometry import (
+    check_basis,
+    initial_state,
+    orthonormal_columns,
+    orthonormalise,
+    taken,
+    upright,
+)
 from cases import RETRACTIONS
 
 EPS = np.finfo(float).eps
@@ -133,6 +141,69 @@ def test_polar_is_the_nearest_orthonormal_matrix_even_when_steep(rng):
         assert np.linalg.norm(q.T @ q - np.eye(4)) <= 20 * EPS
 
 
+def test_members_of_an_ensemble_are_made_orthonormal_each_in_its_own_way(rng):
+    u, _, vt = np.linalg.svd(rng.standard_normal((3, 9, 4)), full_matrices=False)
+    values = np.array([[2, 1.5, 1, 0.5], [1e4, 1, 1, 1e-2], [1, 1, 1, 1]])
+    factor = orthonormalise((u * values[:, None, :]) @ vt)
+    alone = np.stack([orthonormalise((u[i] * values[i]) @ vt[i]) for i in range(3)])
+    assert np.allclose(factor, alone, rtol=0, atol=20 * EPS)
+    # Condition 1e6: the factor is known to a million roundings.
+    assert np.allclose(factor, u @ vt, rtol=0, atol=1e6 * 20 * EPS)
+    assert np.abs(factor.mT @ factor - np.eye(4)).max() <= 20 * EPS
+
+
+def test_a_singular_matrix_has_orthonormal_columns_all_the_same():
+    assert (
+        np.linalg.norm(
+            orthonormalise(np.ones((5, 3))).T @ orthonormalise(np.ones((5, 3))) - np.eye(3)
+        )
+        <= 20 * EPS
+    )
+
+
+@pytest.mark.parametrize("ensemble", [(), (3,)])
+def test_qr_has_a_positive_diagonal(ensemble, rng):
+    matrix = rng.standard_normal((*ensemble, 7, 4))
+    q = orthonormal_columns(matrix)
+    r = q.mT @ matrix
+    assert np.allclose(r, np.triu(r), rtol=0, atol=20 * EPS)
+    assert np.all(r.diagonal(axis1=-2, axis2=-1) > 0)
+    assert np.allclose(q @ r, matrix, rtol=0, atol=20 * EPS)
+
+
+@pytest.mark.parametrize("name", ["cayley", "neumann3", "polar", "qr"])
+@pytest.mark.parametrize("k", [3, 8])
+def test_members_of_an_ensemble_move_as_if_alone(name, k, rng):
+    bases = bf.random_basis(8, k, rng=rng, ensemble=(3,))
+    moves = [tangent(rng, basis, size) for basis, size in zip(bases, (1e-9, 0.3, 0.9), strict=True)]
+    rotation = np.stack([move[0] for move in moves])
+    normal = None if k == 8 else np.stack([move[1] for move in moves])
+    together = RETRACTIONS[name](bases, rotation, normal)
+    for basis, move, moved in zip(bases, moves, together, strict=True):
+        assert np.allclose(RETRACTIONS[name](basis, *move), moved, rtol=0, atol=20 * EPS)
+
+
+def test_only_the_member_whose_move_overflows_is_lost(rng):
+    bases = bf.random_basis(4, rng=rng, ensemble=(2,))
+    rotation = np.stack([tangent(rng, bases[0], 0.2)[0], tangent(rng, bases[1], 1e200)[0]])
+    moved = bf.neumann(2)(bases, rotation)
+    assert np.isnan(moved[1]).all()
+    assert np.allclose(moved[0], bf.neumann(2)(bases[0], rotation[0]), rtol=0, atol=1e-3)
+
+
+def test_a_basis_that_is_a_little_off_is_corrected_and_a_good_one_left_alone(rng):
+    basis = bf.random_basis(8, 3, rng=rng)
+    still = np.zeros((3, 3))
+    assert np.array_equal(bf.cayley(basis, still, np.zeros((8, 3))), basis)
+    moved = bf.cayley(basis * (1 + 1e-10), still, np.zeros((8, 3)))
+    assert np.allclose(moved, basis, rtol=0, atol=20 * EPS)
+
+
+def test_neumann_has_order_four_unless_told():
+    assert bf.neumann() == bf.neumann(4)
+    assert bf.neumann(1).order == 1
+
+
 def test_neumann_needs_a_whole_order_of_at_least_one():
     with pytest.raises(ValueError, match="order must be at least 1, got 0"):
         bf.neumann(0)
@@ -157,6 +228,24 @@ def test_random_basis_is_a_function_of_its_seed():
     assert bf.random_basis(5, 2, rng=3).flags.c_contiguous
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_random_basis_is_like_what_it_is_shown(dtype):
+    exact = bf.random_basis(5, 2, rng=3, ensemble=(2,))
+    array = bf.random_basis(5, 2, rng=3, ensemble=(2,), like=np.empty(0, dtype))
+    tensor = bf.random_basis(5, 2, rng=3, ensemble=(2,), like=torch.from_numpy(array))
+    assert array.dtype == dtype
+    assert tensor.dtype == torch.from_numpy(array).dtype
+    assert np.array_equal(array, exact.astype(dtype))
+    assert np.array_equal(tensor, array)
+
+
+def test_random_basis_needs_a_dimension():
+    with pytest.raises(ValueError, match=r"^n must be at least 1, got 0$"):
+        bf.random_basis(0)
+    assert np.abs(bf.random_basis(1)) == 1
+    assert bf.random_basis(3).shape == bf.random_basis(3, 3).shape == (3, 3)
+
+
 @pytest.mark.parametrize(
     ("k", "error", "match"),
     [
@@ -177,7 +266,9 @@ def test_random_basis_refuses_impossible_k(k, error, match):
         (np.ones(3), ValueError, r"must be an array \(\.\.\., n, k\), got shape \(3,\)"),
         ("basis", ValueError, "must be an array"),
         (np.ones((3, 3)), ValueError, "not orthonormal.*qr"),
-        (np.eye(3)[:, :2].T, ValueError, "k must be from 1 to n"),
+        (np.eye(3)[:, :2].T, ValueError, "k = 3 columns of length n = 2: k must be from 1 to n"),
+        (np.eye(3)[:, :0], ValueError, "k = 0 columns of length n = 3: k must be from 1 to n"),
+        (np.stack([np.eye(3), 3 * np.eye(3)]), ValueError, r"‖XᵀX − I‖_F = 14: "),
         (np.eye(3, dtype=int), TypeError, "float32 or float64"),
         (np.eye(3) * np.nan, ValueError, "not orthonormal"),
     ],
@@ -187,11 +278,67 @@ def test_bad_start_bases_are_refused(basis, error, match):
         check_basis(basis)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_start_basis_may_miss_orthonormality_by_half_of_the_digits(dtype):
+    root = np.finfo(dtype).eps ** 0.5
+    for library in (np.asarray, torch.from_numpy):
+        # Of (1 + d)e the defect is 2d.
+        check_basis(library((np.eye(3)[:, :1] * (1 + 0.45 * root)).astype(dtype)))
+        with pytest.raises(ValueError, match="not orthonormal"):
+            check_basis(library((np.eye(3)[:, :1] * (1 + 0.55 * root)).astype(dtype)))
+
+
+def test_a_checked_basis_is_a_copy_in_rows(rng):
+    basis = np.asfortranarray(bf.random_basis(4, 3, rng=rng))
+    for library in (np.asarray, torch.from_numpy):
+        given = library(basis)
+        copy = check_basis(given)
+        assert np.asarray(copy).flags.c_contiguous
+        assert np.array_equal(copy, given)
+        assert not np.shares_memory(np.asarray(copy), np.asarray(given))
+
+
+def test_counters_of_a_state_have_the_shape_of_its_ensemble(rng):
+    single = initial_state(bf.random_basis(4, 2, rng=rng), "memory")
+    assert single[1:] == (0, 0, 0.0, "memory", None)
+    several = initial_state(bf.random_basis(4, 2, rng=rng, ensemble=(3, 2)))
+    for counter in (several.steps, several.matvecs):
+        assert counter.dtype == np.int64
+        assert np.array_equal(counter, np.zeros((3, 2)))
+    assert several.memory is None
+
+
 def test_init_copies_the_basis(rng):
     basis = bf.random_basis(4, rng=rng)
     state = bf.DoubleBracketFlow().init(basis)
     basis[:] = 0
     assert np.linalg.norm(state.basis) == pytest.approx(2)
+
+
+# Columns ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("library", [np.asarray, torch.from_numpy])
+@pytest.mark.parametrize("ensemble", [(), (2,), (2, 3)])
+def test_upright_columns_have_their_largest_entry_positive(library, ensemble, rng):
+    vectors = rng.standard_normal((*ensemble, 5, 4))
+    turned = np.asarray(upright(library(vectors)))
+    assert turned.flags.c_contiguous
+    for member in np.ndindex(ensemble):
+        for old, new in zip(vectors[member].T, turned[member].T, strict=True):
+            assert np.array_equal(new, old * np.sign(old[np.abs(old).argmax()]))
+    assert np.array_equal(upright(library(np.zeros((3, 1)))), np.zeros((3, 1)))
+
+
+@pytest.mark.parametrize("library", [np.asarray, torch.from_numpy])
+@pytest.mark.parametrize("ensemble", [(), (2,), (2, 3)])
+def test_taken_columns_and_values_go_together(library, ensemble, rng):
+    columns, values = rng.standard_normal((*ensemble, 5, 4)), rng.standard_normal((*ensemble, 4))
+    order = rng.permuted(np.broadcast_to(np.arange(4), (*ensemble, 4)), axis=-1)[..., :3]
+    found = taken(library(columns), library(order)), taken(library(values), library(order))
+    for member in np.ndindex(ensemble):
+        assert np.array_equal(found[0][member], columns[member][:, order[member]])
+        assert np.array_equal(found[1][member], values[member][order[member]])
 
 
 # Distances --------------------------------------------------------------------------------------
