@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+import torch
 
 import bracketflow as bf
 from bracketflow.core import State
@@ -140,6 +141,76 @@ def test_decay_is_c_over_t_plus_k0(rng):
     assert np.array_equal(by_decay.basis, by_hand.basis)
 
 
+@pytest.mark.parametrize("library", [np.asarray, torch.from_numpy])
+def test_adaptive_step_on_so_is_the_stated_one_for_every_member(library, rng):
+    c = symmetric(rng, N, ensemble=(3,)) * np.array([1.0, 10.0, 0.1])[:, None, None]
+    probe = observe(library(c), State(library(bf.random_basis(N, rng=rng, ensemble=(3,)))))
+    eta, memory = bf.Adaptive().size(probe, 0, "memory", None)
+    assert np.allclose(eta, 1.8 / (6 * np.array([1, 10, 0.1])) ** 2, rtol=1e-10)
+    assert memory == "memory"
+
+
+def test_every_rule_keeps_its_memory_and_starts_with_none_but_adaptive(rng):
+    probe = observe(symmetric(rng, N), State(bf.random_basis(N, rng=rng)))
+    for rule in (bf.Constant(0.1), bf.Decay(1, 2), bf.Certified(), bf.Certified(bound="paper")):
+        assert rule.start() is None
+        assert rule.size(probe, 3, "memory", None)[1] == "memory"
+    assert bf.Adaptive().start() == 0
+
+
+def test_a_flat_operator_is_not_moved_and_a_tiny_one_is():
+    """0 where the square of the spread vanishes in double precision; the stated step elsewhere."""
+    for scale, moves in ((0.0, False), (1e-160, False), (1e-140, True)):
+        probe = observe(scale * np.diag([1.0, -1.0]), State(np.eye(2)))
+        for rule, times in ((bf.Adaptive(), 1.8 / 4), (bf.Certified(1.0), 1 / 12)):
+            eta, _ = rule.size(probe, 0, None, None)
+            assert eta == (pytest.approx(times / scale**2, rel=1e-12) if moves else 0)
+
+
+def test_paper_bound_reads_the_largest_size_of_a_lopsided_spectrum():
+    """Of eigenvalues 1, 1, −2 about their mean the norm is 2."""
+    for values in ([1.0, 1.0, -2.0], [2.0, -1.0, -1.0]):
+        probe = observe(np.diag(values), State(np.eye(3)))
+        eta, _ = bf.Certified(1.0, "paper").size(probe, 0, None, None)
+        assert eta == pytest.approx(1 / ((4 * 3**0.5 + 8) * 4))
+
+
+@pytest.mark.parametrize(("weights", "top"), [(None, 1.0), ((3, 2, 1), 3.0)])
+def test_brockett_step_is_the_stated_move_with_the_largest_weight(weights, top, rng):
+    c, x = symmetric(rng, N), bf.random_basis(N, 3, rng=rng)
+    flow = bf.BrockettFlow(weights)
+    state, probe = flow.step(c, flow.init(x))
+    reach = probe.range + 2 * probe.residual_norm
+    eta = 0.9 / (2 * top * reach)
+    nu = np.ones(3) if weights is None else np.array(weights, float)
+    rotation = eta * probe.rayleigh * (nu[None, :] - nu[:, None])
+    moved = bf.polar(x, rotation, 2 * eta * probe.residual * nu)
+    assert np.allclose(state.basis, moved, rtol=0, atol=1e-14)
+    assert state.memory == pytest.approx(reach)
+
+
+def test_square_brockett_flow_has_no_normal_part(rng):
+    probe = observe(symmetric(rng, N), State(bf.random_basis(N, rng=rng)))
+    rotation, normal = brockett_move(probe, None, 0.1)
+    assert normal is None
+    assert np.array_equal(rotation, np.zeros((N, N)))
+    assert brockett_move(probe, tuple(range(N, 0, -1)), 0.1)[1] is None
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_members_take_steps_of_their_own_in_the_dtype_of_the_basis(dtype, rng):
+    c = (symmetric(rng, N, ensemble=(2,)) * np.array([1.0, 5.0])[:, None, None]).astype(dtype)
+    x = bf.random_basis(N, 3, rng=rng, ensemble=(2,)).astype(dtype)
+    flow = bf.BrockettFlow((3, 2, 1))
+    for library in (np.asarray, torch.from_numpy):
+        together, _ = flow.step(library(c), flow.init(library(x)))
+        assert together.basis.dtype == library(x).dtype
+        for member in range(2):
+            alone, _ = flow.step(library(c[member]), flow.init(library(x[member])))
+            tolerance = 50 * np.finfo(dtype).eps
+            assert np.allclose(together.basis[member], alone.basis, rtol=0, atol=tolerance)
+
+
 # Givens escape ----------------------------------------------------------------------------------
 
 
@@ -176,6 +247,57 @@ def test_escape_acts_member_by_member(rng):
     assert np.allclose(both.basis[1], alone, rtol=0, atol=1e-14)
 
 
+def two_blocks(small, large, gap=0.0):
+    """A symmetric matrix with Ω = 0 but for `gap`: two degenerate pairs, H_ij = small and large."""
+    a = np.diag([9.0, 9.0, 5.0, 5.0 + gap, 1.0])
+    a[0, 1] = a[1, 0] = small
+    a[2, 3] = a[3, 2] = large
+    return a
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("sizes", [(0.3, 0.8), (0.8, 0.3)])
+def test_escape_turns_the_larger_of_two_pairs_and_keeps_the_determinant(sign, sizes):
+    a, flow = two_blocks(*sizes) * sign, bf.DoubleBracketFlow(0.01, givens_escape=True)
+    moved = flow.step(a, flow.init(np.eye(5)))[0].basis
+    # f = ½‖off‖² falls by b² of the pair that was turned.
+    assert bf.lyapunov(np.eye(5), a) - bf.lyapunov(moved, a) == pytest.approx(0.8**2)
+    assert np.linalg.det(moved) == pytest.approx(1)
+    pair = slice(2, 4) if sizes[1] > sizes[0] else slice(0, 2)
+    assert np.allclose(np.abs(moved[pair, pair]), 0.5**0.5)
+    rest = np.delete(np.arange(5), np.arange(5)[pair])
+    assert np.array_equal(moved[np.ix_(rest, rest)], np.eye(3))
+
+
+@pytest.mark.parametrize(("part", "turned"), [(0.9e-3, True), (1.1e-3, False)])
+def test_escape_takes_a_pair_for_degenerate_up_to_a_thousandth_of_its_size(part, turned):
+    a = two_blocks(0.0, 0.8, gap=part * 0.8)
+    flow = bf.DoubleBracketFlow(0.01, givens_escape=True)
+    moved = flow.step(a, flow.init(np.eye(5)))[0].basis
+    assert (np.abs(moved[2, 3]) > 0.5) == turned
+
+
+def test_escape_waits_while_the_gradient_promises_more(rng):
+    """The pair would give b² = 0.01; the gradient promises η‖Ω‖² of a large coupling elsewhere."""
+    a = two_blocks(0.1, 0.0)
+    a[2, 4] = a[4, 2] = 1.0  # Ω_24 = (1 − 5)·1, ‖Ω‖_F² = 32
+    for eta, turned in ((0.5 * 0.01 / 32, True), (2 * 0.01 / 32, False)):
+        flow = bf.DoubleBracketFlow(eta, givens_escape=True)
+        moved = flow.step(a, flow.init(np.eye(5)))[0].basis
+        assert (np.abs(moved[0, 1]) > 0.5) == turned
+        if not turned:
+            plain = bf.DoubleBracketFlow(eta)
+            assert np.array_equal(moved, plain.step(a, plain.init(np.eye(5)))[0].basis)
+
+
+def test_escape_of_an_ensemble_on_torch_is_that_of_numpy(rng):
+    a = np.stack([two_blocks(0.3, 0.8), two_blocks(0.8, 0.3), symmetric(rng, 5)])
+    flow, start = bf.DoubleBracketFlow(0.01, givens_escape=True), np.stack([np.eye(5)] * 3)
+    ours = flow.step(a, flow.init(start))[0].basis
+    theirs = flow.step(torch.from_numpy(a), flow.init(torch.from_numpy(start)))[0].basis
+    assert np.allclose(ours, theirs, rtol=0, atol=1e-14)
+
+
 # Convergence ------------------------------------------------------------------------------------
 
 
@@ -200,10 +322,39 @@ def test_brockett_columns_come_ordered_and_grassmann_finds_the_subspace(rng):
 # Construction -----------------------------------------------------------------------------------
 
 
+def test_configuration_is_kept_as_plain_numbers_and_flags():
+    assert bf.Constant(np.float32(0.5)) == bf.Constant(0.5)
+    assert type(bf.Constant(np.float32(0.5)).eta) is float
+    assert type(bf.Decay(1, 2).c) is type(bf.Decay(1, 2).k0) is float
+    assert bf.Certified() == bf.Certified(0.9, "sharp")
+    assert bf.Certified(1).fraction == 1
+    default = bf.DoubleBracketFlow()
+    assert default == bf.DoubleBracketFlow(bf.Certified(), bf.cayley, False)
+    assert default.givens_escape is False
+    assert bf.DoubleBracketFlow(givens_escape=1).givens_escape is True
+    for step in (1, 1.0, np.int64(1), np.float32(1)):
+        assert bf.DoubleBracketFlow(step).step_size == bf.Constant(1.0)
+        assert type(bf.BrockettFlow(step=step).step_size.eta) is float
+    assert bf.BrockettFlow() == bf.BrockettFlow(None, bf.Adaptive(), bf.polar)
+    assert bf.BrockettFlow((3, 1)).weights == (3.0, 1.0)
+    assert bf.BrockettFlow((3, 1)).rotates is False
+    assert bf.BrockettFlow().rotates is True
+
+
+class HalfARule:
+    def size(self, probe, steps, memory, top_weight):
+        return 0.1, memory
+
+
 @pytest.mark.parametrize(
     ("make", "error", "match"),
     [
         (lambda: bf.Constant(-1), ValueError, "eta must be a positive finite number, got -1"),
+        (lambda: bf.Constant(np.inf), ValueError, "eta must be"),
+        (lambda: bf.Constant("1"), ValueError, "eta must be"),
+        (lambda: bf.Certified(0.0), ValueError, r"fraction must be in \(0, 1\], got 0\.0"),
+        (lambda: bf.DoubleBracketFlow(HalfARule()), TypeError, "step must be a number or a rule"),
+        (lambda: bf.BrockettFlow((np.inf, 1)), ValueError, "strictly decreasing"),
         (lambda: bf.Constant(np.nan), ValueError, "eta must be"),
         (lambda: bf.DoubleBracketFlow(step=0.0), ValueError, "eta must be"),
         (lambda: bf.DoubleBracketFlow(step="fast"), TypeError, "step must be a number or a rule"),
