@@ -49,6 +49,7 @@ TESTS = (
     "geometry",
     "flows",
     "tracker",
+    "tracker_parts",
     "tracker_events",
     "contracts",
     "properties",

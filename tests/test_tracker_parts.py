@@ -1,0 +1,508 @@
+"""The parts of EigenTracker, each against its formula or its promise."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+import bracketflow as bf
+from bracketflow.core import State
+from bracketflow.oracles import as_operator, observe
+from bracketflow.tracker import gain as g
+from bracketflow.tracker import turn
+from bracketflow.tracker.identity import continued
+from bracketflow.tracker.view import looked
+from cases import noise, symmetric
+
+EPS = np.finfo(float).eps
+LIBRARIES = [np.asarray, torch.from_numpy]
+ENSEMBLES = [(), (3,), (2, 2)]
+
+
+# Gain -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ensemble", ENSEMBLES)
+def test_without_evidence_the_mean_is_that_of_everything(ensemble, rng):
+    weights = rng.uniform(0.5, 20, 30)
+    gain = g.restarted(weights[0], 1, g.start_gain(ensemble))
+    mean, total = np.zeros(ensemble) + rng.standard_normal(), weights[0]
+    numbers = [mean]
+    for weight in weights[1:]:
+        number = rng.standard_normal(ensemble)
+        numbers.append(number)
+        mean = mean + g.fraction(gain, weight) * (number - mean)
+        gain = g.learned(gain, weight, np.zeros(ensemble), np.zeros(ensemble), None)
+        total += weight
+    plain = np.tensordot(weights, np.stack(numbers), axes=1) / total
+    assert np.allclose(mean, plain, rtol=1e-12)
+    assert np.allclose(gain.memory, total, rtol=1e-12)
+    # Σ (w_i/W)²/w_i = 1/W: the variance of a weighted mean of unit noise.
+    assert np.allclose(gain.noise, 1 / total, rtol=1e-12)
+    assert np.array_equal(gain.count, np.full(ensemble, 30))
+    assert gain.count.dtype == np.int64
+
+
+@pytest.mark.parametrize("forget", [0.0, 0.05, 0.3])
+def test_a_fixed_share_is_forgotten_with_every_observation(forget):
+    gain = g.restarted(1.0, 1, g.start_gain(()))
+    numbers, mean = [1.0], 1.0
+    for t in range(200):
+        number = float(t % 7)
+        numbers.append(number)
+        mean += g.fraction(gain, 1.0) * (number - mean)
+        gain = g.learned(gain, 1.0, 5.0, 1.0, forget)  # whatever the evidence
+    ages = np.arange(len(numbers))[::-1]
+    shares = (1 - forget) ** ages
+    shares[0] /= 1 - forget  # the first came as a mean of its own
+    assert mean == pytest.approx(np.sum(shares * numbers) / shares.sum(), rel=1e-9)
+    assert gain.noise == pytest.approx(np.sum((shares / shares.sum()) ** 2), rel=1e-9)
+    assert gain.count == 201
+
+
+def settled_gain(memory=50.0, count=50, **parts):
+    zero = np.zeros(())
+    return g.Gain(
+        zero + memory, zero + 1 / memory, zero, zero, np.zeros((), np.int64) + count
+    )._replace(**parts)
+
+
+def test_evidence_of_a_lag_shortens_the_memory_and_is_then_spent():
+    gain, memories = settled_gain(), []
+    while gain.memory > 25.1:
+        memories.append(float(gain.memory))
+        gain = g.learned(gain, 1.0, 1.0, 1.0, None)  # one standard error each time
+    # n agreeing standard errors are √n together: nine are LAGGING = 3, a little more with fading.
+    assert 8 <= len(memories) <= 14
+    assert all(b < a + 1 for a, b in itertools.pairwise(memories))
+    assert gain.memory == pytest.approx(memories[-1] / 2)
+    assert (gain.evidence, gain.doubt) == (0, 0)
+    assert gain.count == 50 + len(memories)
+
+
+def test_evidence_is_a_fading_sum_and_its_variance():
+    gain = settled_gain()._replace(evidence=np.float64(1.5), doubt=np.float64(4.0))
+    rate = g.fraction(gain, 2.0) / g.WINDOW
+    after = g.learned(gain, 2.0, 3.0, 16.0, None)
+    assert after.evidence == pytest.approx((1 - rate) * 1.5 + 3 / 4)
+    assert after.doubt == pytest.approx((1 - rate) ** 2 * 4 + 1)
+    unknown = g.learned(gain, 2.0, 3.0, 0.0, None)
+    assert unknown.evidence == pytest.approx((1 - rate) * 1.5)
+    assert unknown.doubt == pytest.approx((1 - rate) ** 2 * 4)
+
+
+def test_memory_grows_by_evidence_against_a_lag_and_never_beyond_what_it_holds():
+    def grown(score, noise=1e-3):
+        gain = settled_gain(evidence=np.float64(0), doubt=np.float64(0), noise=np.float64(noise))
+        return float(g.learned(gain, 2.0, score, 1.0, None).memory) - 50
+
+    assert grown(0.0) == pytest.approx(2.0 * g.PATIENCE)
+    assert grown(1.0) == pytest.approx(2.0 * (g.PATIENCE - 0.5))
+    assert grown(-1.0) == pytest.approx(2.0 * (g.PATIENCE + 0.5))
+    assert grown(-30.0) == pytest.approx(2.0 * 2)  # at most
+    # The variance of the mean says how many observations can be in it.
+    share = 2 / 52
+    most = 1 / ((1 - share) ** 2 / 50 + share**2 / 2)
+    assert grown(-30.0, 1 / 50) == pytest.approx(most - 50)
+
+
+def test_the_first_few_innovations_judge_nothing():
+    for count in range(1, 8):
+        gain = settled_gain(memory=float(count), count=count)
+        lagging = g.learned(gain, 1.0, 30.0, 1.0, None)
+        early = count < g.CAUTIOUS_STEPS
+        assert lagging.memory == pytest.approx(count + 1 if early else count / 2)
+        assert (lagging.evidence > 0) == early
+
+
+def test_members_are_judged_each_by_their_own():
+    gain = g.Gain(*(np.stack([part, part]) for part in settled_gain()))
+    both = g.learned(gain, 1.0, np.array([30.0, 0.0]), np.array([1.0, 0.0]), None)
+    assert both.memory == pytest.approx([25, 51])
+    assert both.evidence.tolist() == [0, 0]
+
+
+# Alarm ------------------------------------------------------------------------------------------
+
+
+def alarmed(usual=1.0, ensemble=()):
+    alarm = g.quiet(ensemble, np.zeros((*ensemble, 4, 2)))
+    return alarm._replace(usual=alarm.usual + usual)
+
+
+def test_nothing_has_been_heard_at_first():
+    alarm = g.quiet((3,), np.ones((3, 4, 2)))
+    assert alarm.usual.tolist() == [0, 0, 0]
+    assert not alarm.suspect.any()
+    for part, value in ((alarm.alike, 0), (alarm.held, 0), (alarm.jumps, 0), (alarm.jumped_at, -1)):
+        assert part.tolist() == [value] * 3
+        assert part.dtype == np.int64
+    assert (
+        g.heard(alarm, g.Gain(*map(np.atleast_1d, settled_gain())), 1e9, np.ones((3, 4, 2)), 0)
+        is None
+    )
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_three_alike_are_a_jump_made_of_their_mean(library, rng):
+    alarm, gain = alarmed(), settled_gain()
+    alarm = alarm._replace(suspect=library(alarm.suspect))
+    shape = rng.standard_normal((4, 2))
+    innovations = [library(shape + 0.1 * rng.standard_normal((4, 2))) for _ in range(3)]
+    for count, innovation in enumerate(innovations, 1):
+        verdict = g.heard(alarm, gain, 100.0, innovation, 0.0)
+        assert (verdict.held, verdict.jumped) == (count < 3, count == 3)
+        alarm = verdict.waiting
+        assert alarm.alike == alarm.held == count
+        assert np.allclose(alarm.suspect, sum(innovations[:count]) / count)
+    after = g.after_jump(alarm, 17)
+    assert (after.jumps, after.jumped_at, after.alike, after.held) == (1, 17, 0, 0)
+    assert not np.asarray(after.suspect).any()
+    assert after.usual == alarm.usual
+
+
+def test_loud_ones_that_do_not_agree_are_held_until_they_are_usual(rng):
+    alarm, gain = alarmed(), settled_gain()
+    shape, held = rng.standard_normal((4, 2)), 0
+    for t in range(20):
+        verdict = g.heard(alarm, gain, 100.0, shape * (-1) ** t, 0.0)
+        assert not verdict.jumped
+        if not verdict.held:
+            break
+        held += 1
+        assert verdict.waiting.alike == 1
+        assert np.allclose(verdict.waiting.suspect, shape * (-1) ** t)
+        alarm = verdict.waiting
+    assert held == g.GIVE_UP
+
+
+def test_directions_agree_within_sixty_degrees():
+    along, across = np.zeros((2, 4, 2))
+    along[0, 0] = across[1, 0] = 1
+    gain = settled_gain()
+    waiting = g.heard(alarmed(), gain, 100.0, along, 0.0).waiting
+    for degrees, agrees in ((0, True), (59, True), (61, False), (120, False), (180, False)):
+        angle = np.deg2rad(degrees)
+        turned = 7 * (np.cos(angle) * along + np.sin(angle) * across)
+        assert g.agreement(turned, waiting) == pytest.approx(np.cos(angle), abs=1e-12)
+        again = g.heard(waiting, gain, 100.0, turned, 0.0).waiting
+        assert again.alike == (2 if agrees else 1)
+    assert g.agreement(along, alarmed()) == 0
+
+
+def test_loud_is_loud_beside_what_is_usual_and_above_rounding():
+    innovation, gain = np.ones((4, 2)), settled_gain()
+    for usual in (1.0, 25.0):
+        limit = g.LOUD * usual**0.5
+        assert g.heard(alarmed(usual), gain, limit * 0.99, innovation, 0.0) is None
+        assert g.heard(alarmed(usual), gain, limit * 1.01, innovation, 0.0).held
+        assert g.heard(alarmed(usual), gain, limit * 1.01, innovation, limit * 1.02) is None
+    # Among the first few only what is out of all proportion, by the n = 4 rows, counts.
+    for count in (g.CAUTIOUS_STEPS, g.CAUTIOUS_STEPS + 1):
+        early = settled_gain(count=count)
+        startled = g.heard(alarmed(), early, g.STARTLING * 4 * 0.99, innovation, 0.0)
+        assert (startled is None) == (count == g.CAUTIOUS_STEPS)
+        assert g.heard(alarmed(), early, g.STARTLING * 4 * 1.01, innovation, 0.0).held
+
+
+def test_the_alarm_of_one_member_leaves_the_others_alone(rng):
+    alarm = alarmed(ensemble=(3,))
+    gain = g.Gain(*(np.stack([part] * 3) for part in settled_gain()))
+    innovation = rng.standard_normal((3, 4, 2))
+    for count in range(1, 4):
+        size = np.array([1.0, 100.0, 1.0])
+        verdict = g.heard(alarm, gain, size, innovation, np.zeros(3))
+        assert verdict.held.tolist() == [False, count < 3, False]
+        assert verdict.jumped.tolist() == [False, count == 3, False]
+        assert verdict.waiting.held.tolist() == [0, count, 0]
+        assert verdict.waiting.alike.tolist() == [0, count, 0]
+        alarm = verdict.waiting
+    assert np.allclose(alarm.suspect[1], innovation[1])
+
+
+def test_what_is_usual_follows_slowly_and_at_first_at_once():
+    for count, rate in ((1, 1.0), (g.CAUTIOUS_STEPS, 1.0), (g.CAUTIOUS_STEPS + 1, 0.02)):
+        alarm = g.listened(alarmed(9.0), settled_gain(count=count), 5.0)
+        assert alarm.usual == pytest.approx(9 + rate * (25 - 9))
+    held = alarmed()._replace(
+        held=np.int64(2), alike=np.int64(2), suspect=np.ones((4, 2)), jumps=np.int64(3)
+    )
+    calm = g.listened(held, settled_gain(), np.float32(np.inf))
+    assert np.isfinite(calm.usual)
+    assert (calm.held, calm.alike, calm.jumps) == (0, 0, 3)
+    assert not calm.suspect.any()
+    assert g.calmed(alarmed()).suspect.shape == (4, 2)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_numbers_of_members_multiply_blocks(dtype):
+    for library in LIBRARIES:
+        like = library(np.ones((3, 4, 2), dtype=dtype))
+        block = g.per_member(np.arange(3), like) * like
+        assert type(block) is type(like)
+        assert block.dtype == like.dtype
+        assert np.array_equal(block, np.arange(3)[:, None, None] * np.ones((3, 4, 2)))
+    meta = torch.empty((3, 4, 2), device="meta")
+    assert g.per_member(np.arange(3), meta).device.type == "meta"
+
+
+# Identity ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("ensemble", ENSEMBLES)
+def test_columns_are_put_back_in_place_with_their_signs(library, ensemble, rng):
+    old = bf.random_basis(7, 4, rng=rng, ensemble=ensemble)
+    new, orders = np.empty((*ensemble, 7, 5)), {}
+    for member in np.ndindex(ensemble):
+        orders[member] = rng.permutation(4)
+        new[member][:, :4] = old[member][:, orders[member]] * rng.choice([-1, 1], 4)
+        new[member][:, 4] = rng.standard_normal(7)
+    new += 0.01 * rng.standard_normal(new.shape)
+    order, sign = continued(library(old.mT @ new[..., :4]), 5, settled=True)
+    assert type(order) is type(sign) is type(library(old))
+    for member in np.ndindex(ensemble):
+        back = new[member][:, np.asarray(order)[member]] * np.asarray(sign)[member]
+        assert np.abs(back[:, :4] - old[member]).max() < 0.1
+        assert np.array_equal(back[:, 4], new[member][:, 4])
+
+
+def test_columns_are_not_exchanged_while_close_or_before_they_have_settled():
+    def turned(degrees):
+        angle = np.deg2rad(degrees)
+        return np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+
+    for settled in (True, False):
+        order, sign = continued(turned(40), 2, settled=settled)  # cos 40° = 0.766
+        assert order is None
+        assert sign.tolist() == [1, 1]
+        order, sign = continued(turned(170), 2, settled=settled)
+        assert order is None
+        assert sign.tolist() == [-1, -1]
+    order, sign = continued(turned(100), 2, settled=True)
+    assert order.tolist() == [1, 0]
+    assert sign.tolist() == [-1, 1]
+    order, sign = continued(turned(100), 2, settled=False)
+    assert order is None
+    assert sign.tolist() == [-1, -1]
+    order, _ = continued(turned(42), 2, settled=True)  # no longer close, and still itself
+    assert order.tolist() == [0, 1]
+
+
+def test_members_that_stay_are_not_exchanged_with_those_that_are():
+    overlap = np.stack([np.eye(2), np.eye(2)[::-1], -np.eye(2)])
+    order, sign = continued(overlap, 3, settled=True)
+    assert order.tolist() == [[0, 1, 2], [1, 0, 2], [0, 1, 2]]
+    assert sign.tolist() == [[1, 1, 1], [1, 1, 1], [-1, -1, 1]]
+    assert continued(overlap.astype(np.float32), 3, settled=True)[1].dtype == np.float32
+
+
+# Turn -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("ensemble", ENSEMBLES)
+def test_the_level_lies_below_the_mean_and_the_bulk(library, ensemble, rng):
+    within = symmetric(rng, 5, ensemble=ensemble, eigenvalues=[5, 4, 3, 0, -1])
+    for height in (-3.0, -0.5, 2.0):
+        bulk = np.full(ensemble, height)
+        level, kept = turn.levels(library(within), library(np.asarray(bulk)))
+        assert level.shape == (*ensemble, 1, 1)
+        assert np.allclose(kept, height)
+        assert kept.shape == (*ensemble, 1)
+        # Below both by a thousandth of the spread of 6.
+        assert np.allclose(level, min(-1.0, height) - 6e-3, rtol=0, atol=1e-9)
+    level, kept = turn.levels(library(within), None)
+    assert np.allclose(level, -1 - 6e-3, rtol=0, atol=1e-9)
+    assert np.allclose(kept, -1)
+
+
+def test_the_level_of_a_vanishing_mean_is_still_below_it():
+    level, _ = turn.levels(np.zeros((3, 3)), None)
+    assert level < 0
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_noisy_extra_columns_are_evened_where_much_of_the_mean_is_new(library):
+    values = library(np.array([[20.0, 15, 3, 4, 5, 40], [20.0, 15, 3, 4, 5, 40]]))
+    bulk = library(np.array([[1.0], [1.0]]))
+    for share, part in ((0.0, 0), (0.05, 0), (0.075, 0.5), (0.1, 1), (0.7, 1)):
+        even = np.asarray(turn.evened(values, bulk, 2, np.array([share, 0.0])))
+        # 2, 3 and 4 above the bulk are noise, 39 is not.
+        expected = [20, 15, *(np.array([3, 4, 5]) * (1 - part) + 4 * part), 40]
+        assert np.allclose(even[0], expected)
+        assert np.allclose(even[1], values[1])
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("ensemble", ENSEMBLES)
+def test_singular_vectors_come_from_small_matrices(library, ensemble, rng):
+    x = bf.random_basis(12, 4, rng=rng, ensemble=ensemble)
+    within = symmetric(rng, 4, ensemble=ensemble, eigenvalues=[9, 7, 4, 2])
+    outside = rng.standard_normal((*ensemble, 12, 4))
+    outside -= x @ (x.mT @ outside)
+    z = x @ within + outside
+    # M with MX = Z, and nothing outside of span[X, R].
+    m = x @ within @ x.mT + outside @ x.mT + x @ outside.mT
+    values, turned, ritz = turn.singular(library(within), library(z.mT @ z), 2)
+    u = z @ np.asarray(turned)
+    assert np.allclose(values, np.linalg.svd(z, compute_uv=False), rtol=1e-10)
+    assert np.allclose(u.mT @ u, np.eye(4), rtol=0, atol=1e-11)
+    assert np.allclose(
+        (u.mT @ z @ z.mT @ u) - np.asarray(values)[..., None] ** 2 * np.eye(4), 0, atol=1e-8
+    )
+    assert np.allclose(ritz, (u.mT @ m @ u).diagonal(axis1=-2, axis2=-1)[..., :2], rtol=1e-10)
+
+
+def test_a_singular_image_has_finite_singular_vectors():
+    gram = np.diag([4.0, 1.0, 0.0])
+    values, turned, _ = turn.singular(np.eye(3), gram, 1)
+    assert np.allclose(values[:2], [2, 1])
+    assert values[2] == pytest.approx((4 * 3 * EPS) ** 0.5)
+    assert np.isfinite(turned).all()
+
+
+@pytest.mark.parametrize("size", [1e-15, 1e-9, 1e-4, 1e-2])
+def test_nearly_orthonormal_columns_are_polished_to_rounding(size, rng):
+    for library in LIBRARIES:
+        basis = bf.random_basis(9, 4, rng=rng) + size * rng.standard_normal((9, 4))
+        polished = np.asarray(turn.polished(library(basis)))
+        assert np.linalg.norm(polished.T @ polished - np.eye(4)) <= 2 * turn.DEFECT * EPS
+        assert np.linalg.norm(polished - basis) <= 10 * size
+
+
+def test_columns_that_are_orthonormal_to_rounding_are_left_alone(rng):
+    basis = bf.random_basis(9, 4, rng=rng)
+    assert turn.polished(basis) is basis
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_column_has_left_when_most_of_it_is_outside(library):
+    values = np.array([10.0, 5.0, 4.9, 1.0])  # the second and third are close
+    places = np.eye(4)[:2]
+    assert np.array_equal(turn.places(library(values), 2), places)
+    still = np.array([[1.0, 0, 0, 0], [0, 0.8, 0.6, 0]])
+    anchor, left = turn.followed(library(still), library(values))
+    assert left.tolist() == [False, False]
+    # The first stands apart and starts anew; the second may be leaving, and is kept in mind.
+    assert np.array_equal(anchor, [[1, 0, 0, 0], [0, 0.8, 0.6, 0]])
+    gone = np.array([[0.9, 0, 0, 0.1], [0, 0.6, 0.8, 0]])
+    anchor, left = turn.followed(library(gone), library(values))
+    assert left.tolist() == [False, True]
+    assert np.array_equal(anchor, places)
+    lost = np.array([[1.0, 0, 0, 0], [0, 0.6, 0.3, 0]])  # most of it is in no column
+    anchor, left = turn.followed(library(lost), library(values))
+    assert left.tolist() == [False, False]
+    assert np.array_equal(anchor, places)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_what_belongs_to_a_column_moves_with_it(library):
+    inside = np.eye(4)[[1, 0, 2, 3]] * [-1, 1, -1, 1]  # new column 0 is old 1, reversed
+    values, ritz = np.array([4.0, 3, 2, 1]), np.array([40.0, 30])
+    parts = [library(part) for part in (values, ritz, inside, 10 * inside)]
+    values, ritz, within, turned = turn.identified(*parts, True)
+    assert values.tolist() == [3, 4, 2, 1]
+    assert ritz.tolist() == [30, 40]
+    assert np.array_equal(within, np.diag([1, 1, -1, 1]))  # columns beyond k keep their sign
+    assert np.array_equal(turned, 10 * np.diag([1, 1, -1, 1]))
+
+
+# View -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("ensemble", ENSEMBLES)
+def test_a_view_is_the_product_at_the_level_of_its_reference(library, ensemble, rng):
+    n, k, p = 9, 2, 3
+    c = symmetric(rng, n, ensemble=ensemble) + 50 * np.eye(n)
+    block = bf.random_basis(n, k + p, rng=rng, ensemble=ensemble)
+    reference = bf.random_basis(n, 1, rng=rng, ensemble=ensemble)
+    state = State(library(np.ascontiguousarray(block[..., :k])))
+    probe, view = looked(
+        as_operator(library(c)), state, library(block[..., k:]), library(reference), state.basis
+    )
+    plain = observe(library(c), state)
+    for name in ("background", "rayleigh", "centred", "residual"):
+        assert np.allclose(getattr(probe, name), getattr(plain, name), rtol=0, atol=1e-12), name
+    assert probe.matvecs == k + p + 1
+    level = (reference.mT @ c @ reference)[..., 0, 0]
+    centred = c - level[..., None, None] * np.eye(n)
+    assert np.array_equal(view.columns, block)
+    assert np.allclose(view.image, centred @ block, rtol=0, atol=1e-12)
+    assert np.allclose(view.rayleigh, block.mT @ centred @ block[..., :k], rtol=0, atol=1e-12)
+    assert np.allclose(view.reference, centred @ reference, rtol=0, atol=1e-12)
+    assert np.allclose(view.along, block.mT @ reference, rtol=0, atol=1e-12)
+    assert view.foreseen is None
+    # 16 eps √(nq)|level| and 64 eps ‖H‖_F.
+    rounding = 16 * EPS * (n * (k + p + 1)) ** 0.5 * np.abs(level)
+    rounding += 64 * EPS * np.linalg.norm(block.mT @ centred @ block[..., :k], axis=(-2, -1))
+    assert np.allclose(view.rounding, rounding, rtol=1e-9)
+
+
+@pytest.mark.parametrize("where", ["columns", "reference"])
+def test_a_view_of_what_is_not_symmetric_is_refused(where, rng):
+    """An asymmetry is seen among the columns, and between them and the reference."""
+    c = np.diag(np.arange(6.0, 0, -1))
+    i, j = (0, 1) if where == "columns" else (0, 5)
+    c[i, j] += 1e-3
+    basis, extra, reference = np.eye(6)[:, :2], np.eye(6)[:, 2:4], np.eye(6)[:, 5:]
+    with pytest.raises(bf.ObservationError, match="not symmetric"):
+        looked(as_operator(c), State(basis), extra, reference, basis)
+
+
+# Reading ----------------------------------------------------------------------------------------
+
+
+def averaged(k, rng, members=40, steps=60, size=0.5):
+    truth = bf.random_basis(10, rng=rng, ensemble=(members,))
+    values = np.concatenate([[20.0, 15, 11, 8], np.zeros(6)]) if k else np.arange(20.0, 0, -2)
+    matrix = (truth * values) @ truth.mT
+    tracker = bf.EigenTracker()
+    state = tracker.init(truth[..., :k])
+    for _ in range(steps):
+        errors = np.stack([noise(rng, 10, size) for _ in range(members)])
+        state, _ = tracker.step(0.5 * (matrix + matrix.mT) + errors, state)
+    return tracker, state, truth, values
+
+
+@pytest.mark.parametrize("k", [None, 3])
+def test_error_bars_hold_as_often_as_they_say(k, rng):
+    tracker, state, truth, values = averaged(k, rng)
+    columns = state.basis.shape[-1]
+    values = values[:columns] - values[:columns].mean()
+    distance = np.minimum(
+        np.linalg.norm(state.basis - truth[..., :columns], axis=-2),
+        np.linalg.norm(state.basis + truth[..., :columns], axis=-2),
+    )
+    for coverage in (0.5, 0.9):
+        reading = tracker.read(state, coverage)
+        # At least 120 bars, five standard deviations; and the bars of a finite run are estimates.
+        slack = 5 * (coverage * (1 - coverage) / 120) ** 0.5
+        inside = np.abs(reading.eigenvalues - values) <= reading.eigenvalue_errors
+        assert abs(inside.mean() - coverage) <= slack
+        assert abs((distance <= reading.vector_errors).mean() - coverage) <= slack
+    assert reading.memory.max() <= 60 * (1 + 1e-12)
+    assert np.median(reading.memory) > 30
+    assert np.array_equal(reading.order, np.broadcast_to(np.arange(columns), reading.order.shape))
+    assert not reading.jumps.any()
+    assert np.all(reading.jumped_at == -1)
+
+
+def test_equal_eigenvalues_have_bars_as_long_as_can_be(rng):
+    tracker, values = bf.EigenTracker(), [5.0, 3, 3, 1]
+    state = tracker.init(np.eye(4))
+    for _ in range(200):
+        state, _ = tracker.step(np.diag(values) + noise(rng, 4, 1e-3), state)
+    bars = tracker.read(state).vector_errors
+    assert np.all(bars[[0, 3]] < 1e-2)
+    assert np.all(bars[[1, 2]] > 0.1)
+    assert np.all(bars <= 2**0.5)
+
+
+@pytest.mark.parametrize("coverage", [0.0, 1.0, -0.5, 2, np.nan])
+def test_coverage_is_a_probability(coverage):
+    tracker = bf.EigenTracker()
+    with pytest.raises(ValueError, match="coverage must be between 0 and 1, got"):
+        tracker.read(tracker.init(np.eye(3)), coverage)
