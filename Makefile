@@ -2,6 +2,7 @@
 # make test   sets up, runs the tests
 # make soak   the long tests: a large file, kills, hostile input, a million steps of every method
 # make coverage  tests with coverage of src, fails below 95% of lines or of branches
+# make mutation  small changes of core, geometry, flows and tracker: fails when tests miss over 15%
 # make check  what continuous integration runs: format, lint, types, import rules, tests
 PYTHON ?= python3
 VENV   ?= .venv
@@ -11,7 +12,7 @@ STAMP  := $(VENV)/.ready
 export OMP_NUM_THREADS ?= 1
 export MPLBACKEND ?= Agg
 
-.PHONY: demo test check lint bench soak coverage clean
+.PHONY: demo test check lint bench soak coverage mutation clean
 
 # The CPU build of torch goes in first: otherwise a bare "torch" may pull several GB of CUDA. For the
 # same reason curvlinops, which only tests use, comes without its dependencies.
@@ -47,6 +48,10 @@ coverage: $(STAMP)
 	$(BIN)/python -c 'import json; t = json.load(open("out/coverage.json"))["totals"]; \
 	  lines, branches = t["percent_statements_covered"], t["percent_branches_covered"]; \
 	  print(f"lines {lines:.2f}%  branches {branches:.2f}%"); raise SystemExit(min(lines, branches) < 95)'
+
+mutation: $(STAMP)
+	$(BIN)/python -m pip install --quiet "mutmut==3.8.0"
+	$(BIN)/python benchmarks/mutation.py
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/core.py
