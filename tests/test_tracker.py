@@ -207,6 +207,102 @@ def test_roundings_die_out_in_a_long_noisy_run(moving):
     assert difference < 1e6 * 1e2 * EPS
 
 
+# Invariances ------------------------------------------------------------------------------------
+
+
+def eventful(rng, k, n=12):
+    """Quiet noise, drift, an outlier, a jump, and a standstill; and a start."""
+    truth, other = bf.random_basis(n, rng=rng), bf.random_basis(n, rng=rng)
+    skew = rng.standard_normal((n, n))
+    turn = bf.cayley(np.eye(n), 0.01 * (skew - skew.T) / np.linalg.norm(skew))
+    values = np.concatenate([[20.0, 16, 12], np.linspace(5, 0, n - 3)])
+    observations = [signal(truth, values) + symmetric_noise(rng, n, 0.3) for _ in range(30)]
+    observations += [signal(truth, values) + symmetric_noise(rng, n, 1e3)]
+    for _ in range(30):
+        truth = turn @ truth
+        observations.append(signal(truth, values) + symmetric_noise(rng, n, 0.3))
+    observations += [signal(other, values) + symmetric_noise(rng, n, 0.3) for _ in range(25)]
+    observations += [signal(other, values) for _ in range(8)]
+    return observations, bf.random_basis(n, k, rng=rng)
+
+
+def observed_by(tracker, observations, start, weight=1.0):
+    state, kinds = tracker.init(start), []
+    for observed in observations:
+        operator = bf.as_operator(observed).derived(weight=weight)
+        following, _ = tracker.step(operator, state)
+        kinds += [event.kind for event in tracker.events(state, following)]
+        state = following
+    return state, tracker.read(state), kinds
+
+
+@pytest.mark.parametrize("k", CASES)
+@pytest.mark.parametrize("forget", [None, 0.1])
+def test_weights_count_beside_each_other_only(k, forget):
+    observations, start = eventful(np.random.default_rng(20), k)
+    tracker = EigenTracker(forget=forget)
+    plain, read, kinds = observed_by(tracker, observations, start)
+    heavy, heavy_read, heavy_kinds = observed_by(tracker, observations, start, weight=8.0)
+    assert kinds == heavy_kinds
+    assert "outlier" in kinds
+    assert np.allclose(plain.basis, heavy.basis, rtol=0, atol=1e-9)
+    assert np.allclose(8 * read.memory, heavy_read.memory, rtol=1e-9)
+    for name in ("eigenvalues", "eigenvalue_errors", "vector_errors"):
+        assert np.allclose(getattr(read, name), getattr(heavy_read, name), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("k", CASES)
+@pytest.mark.parametrize("scale", [2.0**-40, 2.0**40])
+def test_the_scale_of_the_operator_changes_nothing_but_its_eigenvalues(k, scale):
+    observations, start = eventful(np.random.default_rng(21), k)
+    tracker = EigenTracker()
+    plain, read, kinds = observed_by(tracker, observations, start)
+    scaled, scaled_read, scaled_kinds = observed_by(
+        tracker, [scale * observed for observed in observations], start
+    )
+    assert kinds == scaled_kinds
+    assert {"outlier", "jump"} <= set(kinds)
+    # A power of two changes no digit: nothing here may know what is large and what is small.
+    assert np.array_equal(plain.basis, scaled.basis)
+    assert np.array_equal(read.memory, scaled_read.memory)
+    for name in ("eigenvalues", "eigenvalue_errors"):
+        assert np.array_equal(scale * getattr(read, name), getattr(scaled_read, name))
+    assert np.allclose(read.vector_errors, scaled_read.vector_errors, rtol=1e-12)
+
+
+def test_turning_the_problem_turns_the_full_basis():
+    rng = np.random.default_rng(22)
+    observations, start = eventful(rng, None)
+    turn = bf.random_basis(12, rng=rng)
+    plain, read, kinds = observed_by(EigenTracker(), observations, start)
+    turned, turned_read, turned_kinds = observed_by(
+        EigenTracker(), [turn @ observed @ turn.T for observed in observations], turn @ start
+    )
+    assert kinds == turned_kinds
+    assert np.allclose(turn @ plain.basis, turned.basis, rtol=0, atol=1e-9)
+    assert np.allclose(read.vector_errors, turned_read.vector_errors, rtol=1e-6)
+
+
+@pytest.mark.parametrize("k", CASES)
+def test_an_eventful_stream_is_followed_to_its_end(k):
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        observations, start = eventful(rng, k)
+        state, read, kinds = observed_by(EigenTracker(), observations, start)
+        assert kinds.count("jump") == read.jumps == 1
+        # One outlier, and the first two after the jump, are held back: no moves.
+        assert kinds.count("outlier") == 3
+        assert state.steps == len(observations) - 3
+        assert read.jumped_at == 60
+        vectors = np.linalg.eigh(observations[-1])[1][:, ::-1][:, : start.shape[-1]]
+        limit = np.linalg.eigh(sum(observations[-33:]))[1][:, ::-1][:, : start.shape[-1]]
+        error = bf.basis_error(state.basis, vectors)
+        assert error <= 1.5 * bf.basis_error(limit, vectors)
+        values = np.sort(read.eigenvalues)[::-1]
+        truth = np.linalg.eigvalsh(observations[-1])[::-1][: start.shape[-1]]
+        assert np.allclose(values, truth - truth.mean(), rtol=0, atol=0.2)
+
+
 # What it finds ----------------------------------------------------------------------------------
 
 

@@ -371,7 +371,7 @@ def _move(basis: Array, innovation: Array, inside: Array, mean: Mean) -> Array:
     outside = innovation - basis @ inside
     above = mean.values[..., None, :k] - mean.bulk[..., None, None]
     least = 0.05 * above[..., :1]
-    least = xp.where(least > 0, least, xp.ones_like(least))
+    least = xp.where(least > 0, least, abs(least) + inf)  # where nothing is known yet: no move
     outside /= xp.where(above > least, above, least)
     return outside
 
