@@ -5,12 +5,13 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from scipy.linalg import expm
 
 import bracketflow as bf
 from bracketflow.core import State
 from bracketflow.oracles import as_operator, observe
+from bracketflow.tracker import full, turn
 from bracketflow.tracker import gain as g
-from bracketflow.tracker import turn
 from bracketflow.tracker.identity import continued
 from bracketflow.tracker.span import LARGEST, Span, ritz_values
 from bracketflow.tracker.view import looked
@@ -297,6 +298,124 @@ def test_members_that_stay_are_not_exchanged_with_those_that_are():
     assert order.tolist() == [[0, 1, 2], [1, 0, 2], [0, 1, 2]]
     assert sign.tolist() == [[1, 1, 1], [1, 1, 1], [-1, -1, 1]]
     assert continued(overlap.astype(np.float32), 3, settled=True)[1].dtype == np.float32
+
+
+# Full basis -------------------------------------------------------------------------------------
+
+
+def nearly_diagonal(rng, size, n=6):
+    """diag(n … 1) and an off-diagonal part of Frobenius norm `size`."""
+    e = noise(rng, n, 1.0)
+    e -= np.diag(np.diag(e))
+    return np.diag(np.arange(n, 0, -1.0)) + size * e / np.linalg.norm(e)
+
+
+SIZES = [1e-12, 1e-8, 1e-5, 1e-3, 1e-2, 0.1, 1.0]
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("size", SIZES)
+def test_a_turn_is_a_rotation_that_leaves_second_order(library, size, rng):
+    mean, x = nearly_diagonal(rng, size), bf.random_basis(6, rng=rng)
+    angles = full.newton_angles(mean)
+    state = State(library(x), steps=1)
+    basis, after = full._turned(state, library(mean), library(angles), 0.0)
+    basis, after = np.asarray(basis), np.asarray(after)
+    assert np.linalg.norm(basis.T @ basis - np.eye(6)) <= 40 * EPS
+    assert np.linalg.det(basis) == pytest.approx(np.linalg.det(x))
+    turned = basis.T @ (x @ mean @ x.T) @ basis
+    # Newton's angles over gaps of 1 leave the square of what was there; the rest is rounding.
+    assert np.linalg.norm(turned - np.diag(np.diag(turned))) <= 4 * size**2 + 100 * EPS
+    assert np.linalg.norm(after - turned) <= 4 * size**2 + 100 * EPS
+    assert np.array_equal(after, after.T)
+    if size < 0.1:
+        exact = x @ expm(angles)
+        assert np.linalg.norm(basis - exact) <= 4 * size**3 + 40 * EPS
+
+
+def test_a_turn_that_is_not_worth_it_is_left_for_later(rng):
+    mean, x = nearly_diagonal(rng, 1e-3), bf.random_basis(6, rng=rng)
+    angles = full.newton_angles(mean)
+    square = np.sum(angles**2)
+    basis, after = full._turned(State(x), mean, angles, 1.01 * square)
+    assert basis is x
+    assert after is mean
+    basis, _ = full._turned(State(x), mean, angles, 0.99 * square)
+    assert np.abs(basis - x).max() > 1e-5
+
+
+def test_members_are_turned_each_by_what_it_needs(rng):
+    means = np.stack([nearly_diagonal(rng, size) for size in SIZES])
+    bases = bf.random_basis(6, rng=rng, ensemble=(len(SIZES),))
+    angles = full.newton_angles(means)
+    worth = np.zeros(len(SIZES))
+    worth[1] = 1.0  # not worth it
+    state = State(bases, steps=np.ones(len(SIZES), dtype=int))
+    together, after = full._turned(state, means, angles, worth)
+    for i in range(len(SIZES)):
+        alone, mean = full._turned(State(bases[i], steps=1), means[i], angles[i], worth[i])
+        assert np.allclose(together[i], alone, rtol=0, atol=40 * EPS)
+        assert np.allclose(after[i], mean, rtol=0, atol=1e-9)
+    assert np.array_equal(together[1], bases[1])
+
+
+def test_rounding_of_the_basis_is_taken_off_every_few_turns(rng):
+    mean, x = nearly_diagonal(rng, 1e-6), bf.random_basis(6, rng=rng) * (1 + 1e-9)
+    angles = full.newton_angles(mean)
+    for steps, corrected in ((1, False), (full.POLISH_EVERY, True), (3 * full.POLISH_EVERY, True)):
+        basis, _ = full._turned(State(x, steps=steps), mean, angles, 0.0)
+        defect = np.linalg.norm(basis.T @ basis - np.eye(6))
+        assert (defect < 1e-13) == corrected
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("ensemble", ENSEMBLES)
+def test_a_reflection_becomes_a_rotation_in_its_weakest_column(library, ensemble, rng):
+    turns = bf.random_basis(5, rng=rng, ensemble=ensemble)
+    proper = np.asarray(full._proper(library(turns)))
+    for member in np.ndindex(ensemble):
+        assert np.linalg.det(proper[member]) == pytest.approx(1)
+        changed = (proper[member] != turns[member]).any(axis=0)
+        weakest = np.abs(np.diag(turns[member])).argmin()
+        assert changed.tolist() == [
+            i == weakest and np.linalg.det(turns[member]) < 0 for i in range(5)
+        ]
+
+
+def test_newton_angles_diagonalise_every_pair(rng):
+    for library in LIBRARIES:
+        for scale in (1e-60, 1.0, 1e60):
+            matrix = scale * symmetric(rng, 5, ensemble=(2,))
+            angles = np.asarray(full.newton_angles(library(matrix)))
+            assert np.array_equal(angles, -angles.mT)
+            assert np.abs(angles).max() <= 1 + 4 * EPS
+            for member in range(2):
+                for i, j in itertools.combinations(range(5), 2):
+                    pair = matrix[member][np.ix_([i, j], [i, j])]
+                    t = angles[member][i, j]
+                    turned = np.array([[1, t], [-t, 1]])
+                    assert abs((turned.T @ pair @ turned)[0, 1]) <= 1e-12 * scale
+
+
+def test_a_jump_starts_from_what_was_held_back_and_keeps_rank_and_sign(rng):
+    """After it the frame is that of the mean and the suspect, as an average of three."""
+    frame = full.start(np.eye(5))._replace(
+        mean=np.diag([3.0, 5, 1, 4, 2]), variance=np.full((5, 5), 0.25)
+    )
+    jump = 0.1 * noise(rng, 5, 1.0)
+    alarm = frame.alarm._replace(suspect=jump, held=np.int64(3), alike=np.int64(3))
+    frame = frame._replace(alarm=alarm)
+    basis, after = full._reset(State(np.eye(5), steps=7), alarm, frame, 2.0)
+    values, vectors = np.linalg.eigh(frame.mean + jump)
+    order = [2, 4, 0, 3, 1]  # ranks, ascending, of the diagonal above
+    assert np.allclose(np.diag(after.mean), values[order])
+    assert np.allclose(np.abs(np.sum(basis * vectors[:, order], axis=0)), 1)
+    assert np.all(np.diag(basis) > 0)
+    assert np.allclose(after.variance, 0.25)
+    assert not after.lean.any()
+    assert after.gain.memory == 2.0 * g.JUMP
+    assert after.gain.count == g.JUMP
+    assert (after.alarm.jumps, after.alarm.jumped_at, after.alarm.held) == (1, 7, 0)
 
 
 # Turn -------------------------------------------------------------------------------------------
