@@ -2,8 +2,10 @@
 
 import contextvars
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -27,6 +29,25 @@ def _no_common_lock(monkeypatch):
             monkeypatch.setattr(part, "lock", nullcontext(), raising=False)
 
 
+@dataclass(frozen=True)
+class ThreadShards(Shards):
+    """Rows of one thread. What fails there ends the test, so nothing is told to the others."""
+
+    summed: Callable
+
+    def total(self, sums):
+        return self.summed(sums)
+
+    def attempted(self, product, block):
+        return product()
+
+    def refuse_failures(self):
+        pass
+
+    def agree(self, facts):
+        pass
+
+
 class Ranks:
     """`count` threads, each with its part of n rows; sums meet at a barrier."""
 
@@ -36,7 +57,7 @@ class Ranks:
         self._parts = [None] * count
 
     def shards(self, rank):
-        return Shards(self.n, rank, self.count, lambda sums: self._total(rank, sums))
+        return ThreadShards(self.n, rank, self.count, lambda sums: self._total(rank, sums))
 
     def __call__(self, work):
         """What work(own rows) gives on each rank."""
