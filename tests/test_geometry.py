@@ -135,9 +135,10 @@ def test_long_walks_stay_orthonormal(name, rng):
 
 def test_polar_is_the_nearest_orthonormal_matrix_even_when_steep(rng):
     u, _, vt = np.linalg.svd(rng.standard_normal((9, 4)), full_matrices=False)
-    for values in ([2, 1.5, 1, 0.5], [1e4, 1, 1, 1e-2]):
-        assert np.allclose(orthonormalise((u * values) @ vt), u @ vt, rtol=0, atol=1e-9)
-        q = orthonormalise((u * values) @ vt)
+    shapes = ([2, 1.5, 1, 0.5], [1e4, 1, 1, 1e-2])
+    for values, scale in itertools.product(shapes, (1e-6, 1.0, 1e6)):
+        q = orthonormalise(scale * (u * values) @ vt)
+        assert np.allclose(q, u @ vt, rtol=0, atol=1e-9)
         assert np.linalg.norm(q.T @ q - np.eye(4)) <= 20 * EPS
 
 
@@ -289,9 +290,10 @@ def test_a_start_basis_may_miss_orthonormality_by_half_of_the_digits(dtype):
 
 
 def test_a_checked_basis_is_a_copy_in_rows(rng):
-    basis = np.asfortranarray(bf.random_basis(4, 3, rng=rng))
-    for library in (np.asarray, torch.from_numpy):
-        given = library(basis)
+    basis = bf.random_basis(4, 3, rng=rng)
+    layouts, libraries = (basis, np.asfortranarray(basis)), (np.asarray, torch.from_numpy)
+    for layout, library in itertools.product(layouts, libraries):
+        given = library(layout)
         copy = check_basis(given)
         assert np.asarray(copy).flags.c_contiguous
         assert np.array_equal(copy, given)
