@@ -79,6 +79,24 @@ def test_jump_is_reported_once_and_the_determinant_kept(k, noise):
             assert np.linalg.det(result.state.basis) * np.linalg.det(start) > 0
 
 
+@pytest.mark.parametrize("k", CASES)
+def test_a_jump_is_found_although_the_noise_began_late(k):
+    """After a standstill any noise is beyond measure, which must not make the tracker deaf."""
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        before, after = bf.random_basis(10, rng=rng), bf.random_basis(10, rng=rng)
+        observations = [
+            *stream(rng, signal(before), 0.0, 12),
+            *stream(rng, signal(before), 0.3, 60),
+            *stream(rng, signal(after), 0.3, 60),
+        ]
+        result = ran(observations, bf.random_basis(10, k, rng=rng))
+        jumps = [event.step for event in result.events if event.kind == "jump"]
+        assert jumps
+        assert 55 <= jumps[-1] <= 75
+        assert bf.basis_error(result.state.basis, after[:, :k]) < 0.1
+
+
 def test_noise_that_grows_is_no_jump():
     rng = np.random.default_rng(4)
     truth = bf.random_basis(12, rng=rng)

@@ -159,11 +159,11 @@ def agreement(innovation: Array, alarm: Alarm) -> Any:
 
 
 def listened(alarm: Alarm, gain: Gain, size: Any) -> Alarm:
-    """Alarm after an innovation that was absorbed."""
-    rate = np.where(gain.count > CAUTIOUS_STEPS, 0.02, 1.0)
+    """Alarm after an innovation that was absorbed; what is usual is learned anew after GIVE_UP."""
+    rate = np.where((gain.count > CAUTIOUS_STEPS) & (alarm.usual > 0), 0.02, 1.0)
     square = np.minimum(to_host(size).astype(float), 1e150) ** 2
     usual = alarm.usual + rate * (square - alarm.usual)
-    return calmed(alarm)._replace(usual=usual)
+    return calmed(alarm)._replace(usual=np.where(alarm.held < GIVE_UP, usual, 0.0))
 
 
 def calmed(alarm: Alarm) -> Alarm:
