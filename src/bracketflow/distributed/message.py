@@ -19,7 +19,7 @@ class Tail(NamedTuple):
     weight: float = 0.0
     trace: float = 0.0
     more: float = 0.0
-    """1 from a rank whose stream has another observation."""
+    """1 from a rank whose stream has another observation; −P from one that wants all to end."""
     failed: float = 0.0
     """1 from a rank that could not make its product."""
     culprit: float = 0.0

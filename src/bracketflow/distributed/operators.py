@@ -67,7 +67,7 @@ class ShardedOperator(Operator):
         self.reduce = reduce
         self.local = None if local_operator is None else as_operator(local_operator)
         self.total: Tail | None = None
-        self.more = False
+        self.more: float = 0.0
         part = self.local or Operator(None, lambda block: 0 * block)
         self.n, self.like, self.ensemble = part.n, part.like, part.ensemble
         self.static, self.stacks = part.static, part.stacks
@@ -97,7 +97,7 @@ class ShardedOperator(Operator):
         operator = cls._of(item, group, options)
         n, like, goes_on = operator._agreed(begun=item is not None)
         while goes_on:
-            operator.n, operator.like, operator.more = n, like, more
+            operator.n, operator.like, operator.more = n, like, float(more)
             yield operator
             goes_on = operator._told().more > 0
             item, more = next(items, (None, False))
@@ -140,8 +140,12 @@ class ShardedOperator(Operator):
         image, tail, failure = self._own(block)
         image, self.total = summed(image, marked(tail, block, self.group), self.group)
         self._refuse(self.total, failure)
+        return self._image(image, block, self.total)
+
+    def _image(self, image: Array, block: Array, total: Tail) -> Array:
+        """Y from the sums of what the ranks sent."""
         if self.reduce == "mean":
-            image /= self.total.weight
+            image /= total.weight
         return image
 
     def _introduce(self, block: Array) -> None:
@@ -165,7 +169,7 @@ class ShardedOperator(Operator):
 
     def _tail(self) -> Tail:
         weight = 0.0 if self.local is None else self.local.weight
-        return Tail(weight, self._trace(), float(self.more))
+        return Tail(weight, self._trace(), self.more)
 
     def _trace(self) -> float:
         return 0.0

@@ -65,6 +65,7 @@ def batches(
     key: str | None = None,
     columns: Sequence[str] | None = None,
     start: int = 0,
+    part: slice = slice(None),
     on_bad: OnBadRow = "raise",
 ) -> Batches:
     """Rows of `source`, `size` at a time: C-contiguous arrays (b, n), the last one may be shorter.
@@ -85,6 +86,10 @@ def batches(
         The columns to take from a CSV or Parquet file; for a CSV file without a header "1", "2", …
     start : int
         Rows to leave out at the beginning, as when a run is resumed.
+    part : slice, optional
+        Which rows of each batch to hand out, where the others are for other processes; `read`
+        counts those handed out. Other rows are left unread where the source allows it (arrays,
+        `.npy`, HDF5) and unparsed in text; with "skip" they must be looked at, too.
     on_bad : "raise" or "skip"
         What to do with a row that holds NaN or Inf, or misses a value. Rows that are skipped are
         counted in `refused`, and `start` does not count them.
@@ -102,13 +107,19 @@ def batches(
         raise ValueError(f'on_bad must be "raise" or "skip", got {on_bad!r}')
     # Where rows are skipped, only reading from the first can tell which ones count.
     jump = start if on_bad == "raise" else 0
-    rows = _opened(source, Wanted(size or SIZE, jump, key, columns))
+    cut = part if on_bad == "raise" else slice(None)
+    wanted = Wanted(size or SIZE, jump, key, columns, cut)
+    rows = _opened(source, wanted)
     found = Batches(rows.name, rows.total, iter(()), read=start)
-    good = _checked(rows, jump, on_bad, found)
+    good = _checked(rows, wanted, on_bad, found)
     if start > jump:
         good = skipped(good, start)
+    if rows.parted:
+        found.parts = good
+        return found
     keep_parts = size is None and _has_batches(source)
-    found.parts = good if keep_parts else _regrouped(good, size or SIZE)
+    whole = good if keep_parts else _regrouped(good, size or SIZE)
+    found.parts = whole if part == slice(None) else _parts(whole, part)
     return found
 
 
@@ -166,7 +177,7 @@ def _of_array(source: Any, wanted: Wanted) -> Rows:
             "a single column is array[:, None]"
         )
     array = source.tocsr() if sparse.issparse(source) else source
-    return Rows("source", int(source.shape[0]), slices(array, wanted.start, wanted.size))
+    return Rows("source", int(source.shape[0]), slices(array, wanted), parted=not wanted.whole)
 
 
 def _has_batches(source: Any) -> bool:
@@ -194,9 +205,10 @@ def _block(item: Any) -> Any:
 # Checking ---------------------------------------------------------------------------------------
 
 
-def _checked(rows: Rows, start: int, on_bad: OnBadRow, found: Batches) -> Iterator[Any]:
+def _checked(rows: Rows, wanted: Wanted, on_bad: OnBadRow, found: Batches) -> Iterator[Any]:
     """Blocks of finite real numbers of one width."""
-    width, row = None, start + 1
+    low = wanted.part.indices(wanted.size)[0] if rows.parted else 0
+    width, row = None, wanted.start + low + 1
     for block in rows.blocks:
         block = _flat(_numeric(block, rows.name, row))
         width = block.shape[1] if width is None else width
@@ -205,8 +217,8 @@ def _checked(rows: Rows, start: int, on_bad: OnBadRow, found: Batches) -> Iterat
                 f"{rows.name}: from row {row} on there are {block.shape[1]} columns where the "
                 f"first has {width}"
             )
-        row += block.shape[0]
-        block = _finite(block, rows.name, row - block.shape[0], on_bad, found)
+        first, row = row, row + (wanted.size if rows.parted else block.shape[0])
+        block = _finite(block, rows.name, first, on_bad, found)
         if block.shape[0]:
             yield block
 
@@ -283,6 +295,12 @@ def _regrouped(blocks: Iterator[Any], size: int) -> Iterator[Any]:
             count += block.shape[0]
     if held:
         yield _joined(held)
+
+
+def _parts(batches: Iterator[Any], part: slice) -> Iterator[Any]:
+    """The part of each batch; the last one may have none."""
+    parts = (batch[part] for batch in batches)
+    return (rows for rows in parts if rows.shape[0])
 
 
 def _joined(blocks: Sequence[Any]) -> Any:

@@ -41,7 +41,7 @@ def covariance(rows: Any, seen: Moments) -> Covariance:
     """
     b = int(rows.shape[0])
     wide = rows if sparse.issparse(rows) else _double(rows)
-    mean = _column_means(wide)
+    mean = column_means(wide)
     before = 0 * mean if seen.mean is None else seen.mean
     shift, total = mean - before, seen.rows + b
     moments = Moments(total, before + shift * (b / total))
@@ -54,13 +54,13 @@ def covariance(rows: Any, seen: Moments) -> Covariance:
     operator = mean_square.derived(
         product=lambda block: (mean_square @ block) * ((b + 1) / b), weight=float(b)
     )
-    return Covariance(operator, _power(centred) / b, moments)
+    return Covariance(operator, power(centred) / b, moments)
 
 
 def second_moment(rows: Any, seen: Moments) -> Covariance:
     """What `rows` add to Σ xxᵀ/N, nothing taken out: `gram(rows)`."""
     b = int(rows.shape[0])
-    return Covariance(gram(rows), _power(rows) / b, Moments(seen.rows + b))
+    return Covariance(gram(rows), power(rows) / b, Moments(seen.rows + b))
 
 
 def _of_sparse(rows: Any, mean: Array, shift: Array, moments: Moments) -> Covariance:
@@ -71,7 +71,7 @@ def _of_sparse(rows: Any, mean: Array, shift: Array, moments: Moments) -> Covari
         about_mean = mean[:, None] * (mean @ block) - shift[:, None] * (shift @ block) / b
         return (raw @ block) - about_mean.astype(block.dtype)
 
-    total = (_power(rows) + float(shift @ shift)) / b - float(mean @ mean)
+    total = (power(rows) + float(shift @ shift)) / b - float(mean @ mean)
     return Covariance(raw.derived(product=product), total, moments)
 
 
@@ -80,13 +80,14 @@ def _double(rows: Array) -> Array:
     return xp.astype(rows, xp.float64, copy=False)
 
 
-def _column_means(rows: Any) -> Array:
+def column_means(rows: Any) -> Array:
+    """Mean of the rows; of sparse ones in float64."""
     if sparse.issparse(rows):
         return np.asarray(rows.mean(axis=0, dtype=np.float64)).ravel()
     return namespace(rows).mean(rows, axis=0)
 
 
-def _power(rows: Any) -> float:
+def power(rows: Any) -> float:
     """Sum of all squares, in float64."""
     entries = _double(rows.data if sparse.issparse(rows) else rows).reshape(-1)
     return float(entries @ entries)

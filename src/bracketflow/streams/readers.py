@@ -30,6 +30,13 @@ class Wanted(NamedTuple):
     """Array of a file that holds several."""
     columns: Sequence[str] | None
     """Columns of a table."""
+    part: slice = slice(None)
+    """Rows of each batch, for a reader that can leave the others unread."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether all rows are wanted."""
+        return self.part == slice(None)
 
 
 class Rows(NamedTuple):
@@ -40,6 +47,8 @@ class Rows(NamedTuple):
     """Rows in all, with those left out; None when that is not known before the end."""
     blocks: Iterator[Any]
     """Arrays of rows, of any number each, in order."""
+    parted: bool = False
+    """Whether each block is the part of a batch that was wanted, and nothing else."""
 
 
 def open_file(path: Path, wanted: Wanted) -> Rows:
@@ -86,10 +95,11 @@ def _named(error: Exception, name: str, what: str) -> Exception:
     return ValueError(f"{name}: {what}: {type(error).__name__}: {error}")
 
 
-def slices(array: Any, start: int, size: int) -> Iterator[Any]:
-    """array[start : start + size], and so on; only the slice at hand is touched."""
-    for first in range(start, array.shape[0], size):
-        yield array[first : first + size]
+def slices(array: Any, wanted: Wanted) -> Iterator[Any]:
+    """The part of array[start : start + size], and so on; only the rows at hand are touched."""
+    low, high, _ = wanted.part.indices(wanted.size)
+    for first in range(wanted.start, array.shape[0], wanted.size):
+        yield array[first + low : first + high]
 
 
 def skipped(blocks: Iterator[Any], count: int) -> Iterator[Any]:
@@ -164,7 +174,7 @@ def _open_npy(path: Path, wanted: Wanted) -> Rows:
         return Rows(str(path), 0, iter(()))
     order: Any = "F" if layout.by_columns else "C"
     array = np.memmap(path, layout.dtype, "r", offset, layout.shape, order)
-    return Rows(str(path), layout.shape[0], slices(array, wanted.start, wanted.size))
+    return Rows(str(path), layout.shape[0], slices(array, wanted), parted=not wanted.whole)
 
 
 def _read_npy(file: Any, layout: _Layout, wanted: Wanted) -> Iterator[np.ndarray]:
@@ -194,7 +204,7 @@ def _open_npz(path: Path, wanted: Wanted) -> Rows:
     if {"format", "shape", "data"} <= set(names):
         check_archive(path)
         matrix = load_sparse(path).tocsr()
-        return Rows(str(path), matrix.shape[0], slices(matrix, wanted.start, wanted.size))
+        return Rows(str(path), matrix.shape[0], slices(matrix, wanted), parted=not wanted.whole)
     member = _chosen(path, names, wanted.key)
     with zipfile.ZipFile(path) as archive, archive.open(f"{member}.npy") as file:
         layout = _npy_layout(file, f"{path} ({member})")
@@ -225,12 +235,13 @@ def _chosen(path: Path, names: Sequence[str], key: str | None) -> str:
 
 
 def _open_text(path: Path, wanted: Wanted) -> Rows:
-    return Rows(str(path), None, skipped(_read_file(path, wanted), wanted.start))
+    return Rows(str(path), None, _read_file(path, wanted), parted=not wanted.whole)
 
 
 def _read_file(path: Path, wanted: Wanted) -> Iterator[np.ndarray]:
+    size = min(wanted.size, BLOCK) if wanted.whole else wanted.size
     with path.open("rb") as file:
-        yield from read_text(file, str(path), wanted.columns, min(wanted.size, BLOCK))
+        yield from read_text(file, str(path), wanted.columns, size, wanted.start, wanted.part)
 
 
 # Tables and containers --------------------------------------------------------------------------
@@ -291,12 +302,13 @@ def _open_hdf5(path: Path, wanted: Wanted) -> Rows:
     except ValueError:
         file.close()
         raise
-    return Rows(str(path), data.shape[0] if data.shape else 0, _read_hdf5(file, data, wanted))
+    total = data.shape[0] if data.shape else 0
+    return Rows(str(path), total, _read_hdf5(file, data, wanted), parted=not wanted.whole)
 
 
 def _read_hdf5(file: Any, data: Any, wanted: Wanted) -> Iterator[np.ndarray]:
     with file:
-        yield from slices(data, wanted.start, wanted.size)
+        yield from slices(data, wanted)
 
 
 OPENERS: dict[str, Callable[[Path, Wanted], Rows]] = {

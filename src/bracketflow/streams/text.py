@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain, count, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -36,11 +36,17 @@ Line = tuple[int, str]
 
 
 def read_text(
-    lines: Iterable[bytes], name: str, columns: Sequence[str] | None, block: int
+    lines: Iterable[bytes],
+    name: str,
+    columns: Sequence[str] | None,
+    block: int,
+    start: int = 0,
+    part: slice = slice(None),
 ) -> Iterator[np.ndarray]:
     """Blocks of rows; a missing cell is NaN, any other that is not a number raises.
 
-    Blank lines and those that begin with # are skipped. Rows are counted from 1 without them.
+    Blank lines and those that begin with # are skipped. Rows are counted from 1 without them. The
+    first `start` rows, and of each block those outside of `part`, are passed over unparsed.
     """
     numbered = _content(lines, name)
     first = next(numbered, None)
@@ -49,10 +55,19 @@ def read_text(
     layout = _layout(first[1], name, columns)
     if not layout.header:
         numbered = chain([first], numbered)
-    row = 1
-    while part := list(islice(numbered, block)):
-        yield _parsed(part, row, layout)
-        row += len(part)
+    _pass_over(numbered, start)
+    low, high, _ = part.indices(block)
+    for row in count(start + 1, block):
+        _pass_over(numbered, low)
+        own = list(islice(numbered, high - low))
+        if not own:
+            return
+        yield _parsed(own, row + low, layout)
+        _pass_over(numbered, block - high)
+
+
+def _pass_over(lines: Iterator[Line], number: int) -> None:
+    next(islice(lines, number, number), None)
 
 
 def _content(lines: Iterable[bytes], name: str) -> Iterator[Line]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -31,6 +31,30 @@ class Ledger(NamedTuple):
     """`subspace_error` between the last two bases."""
     noticed: tuple[Event, ...] = ()
     """Events of the last step."""
+    batches: int = 0
+    """Batches read, with those held back."""
+
+
+class Added(Protocol):
+    """What a batch adds to a covariance: `streams.Covariance`, also of a batch spread over ranks.
+
+    Only the operator need be known before its product.
+    """
+
+    @property
+    def operator(self) -> Operator:
+        """Weighted by the number of rows."""
+        ...
+
+    @property
+    def total(self) -> float:
+        """Its trace."""
+        ...
+
+    @property
+    def moments(self) -> Moments:
+        """Of all rows up to and with this batch."""
+        ...
 
 
 @dataclass(eq=False)
@@ -38,6 +62,10 @@ class Batch(Operator):
     """`gram(rows)` that remembers its rows."""
 
     rows: Any = None
+
+    def added(self, seen: Moments, *, centre: bool) -> Added:
+        """What the rows add to those seen."""
+        return covariance(self.rows, seen) if centre else second_moment(self.rows, seen)
 
 
 def as_batch(rows: Any) -> Batch:
@@ -70,23 +98,25 @@ class RowTracker:
 
     def step(self, batch: Batch, state: State) -> tuple[State, Probe]:
         """One batch: new state, and the probe of the state that went in."""
-        rows, ledger, before = batch.rows, ledger_of(state), _bare(state)
-        make = covariance if self.centre else second_moment
-        operator, total, moments = make(rows, ledger.moments)
-        after, probe = self.tracker.step(operator, before)
-        noticed = self.tracker.events(before, after)
+        ledger, before = ledger_of(state), _bare(state)
+        added = batch.added(ledger.moments, centre=self.centre)
+        after, probe = self.tracker.step(added.operator, before)
+        weight, total = added.operator.weight, added.total
         ledger = ledger._replace(
-            tracker=after.memory, read=ledger.read + int(rows.shape[0]), noticed=noticed
+            tracker=after.memory,
+            read=ledger.read + round(weight),
+            batches=ledger.batches + 1,
+            noticed=self.tracker.events(before, after),
         )
         if after.steps == before.steps:  # held back as an outlier: its mean must not count either
             return after._replace(memory=ledger), probe
         memory = float(_read(after).memory)
-        gain = min(operator.weight / memory, 1.0) if memory > 0 else 1.0
-        reference = _reference_level(operator, before, after, probe)
+        gain = min(weight / memory, 1.0) if memory > 0 else 1.0
+        reference = _reference_level(added.operator, before, after, probe)
         n, k = probe.basis.shape
         unseen = (total - k * float(probe.background)) / (n - k) if k < n else np.nan
         ledger = ledger._replace(
-            moments=moments,
+            moments=added.moments,
             reference=ledger.reference + gain * (reference - ledger.reference),
             total=ledger.total + gain * (total - ledger.total),
             floor=unseen,
