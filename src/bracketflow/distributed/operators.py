@@ -63,7 +63,8 @@ class ShardedOperator(Operator):
     def __init__(self, local_operator: Any = None, reduce: Reduce = "mean", group: Any = None):
         if reduce not in ("mean", "sum"):
             raise ValueError(f'reduce must be "mean" or "sum", got {reduce!r}')
-        self.group = process_group(group)
+        process_group(group)  # must be there
+        self._group = group
         self.reduce = reduce
         self.local = None if local_operator is None else as_operator(local_operator)
         self.total: Tail | None = None
@@ -72,6 +73,15 @@ class ShardedOperator(Operator):
         self.n, self.like, self.ensemble = part.n, part.like, part.ensemble
         self.static, self.stacks = part.static, part.stacks
         self.product = self.__matmul__
+
+    @property
+    def group(self) -> Any:
+        """Whose ranks share the operator.
+
+        The default group is looked up and not kept: one that is still referred to when Python ends
+        may abort the process.
+        """
+        return process_group(self._group)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(n={self.n}, rank {dist.get_rank(self.group)})"

@@ -13,10 +13,11 @@ from typing import Any
 from bracketflow.core import Probe, State, Status
 from bracketflow.driver import Monitor
 from bracketflow.monitor import Progress
-from bracketflow.streams import Batches
 from bracketflow.tracking.interruption import Interruption
+from bracketflow.tracking.ranks import HowFar, Ranks, launched
 from bracketflow.tracking.rows import RowTracker, background, variances, vector_error_words
-from bracketflow.tracking.session import Outcome, Settings, follow, nobody
+from bracketflow.tracking.session import Outcome, follow, nobody
+from bracketflow.tracking.settings import Settings
 
 DESCRIPTION = """\
 Follow the leading eigenvectors of the covariance of the rows of a file: online PCA that averages
@@ -46,6 +47,9 @@ exit code:
   0    all rows were read
   2    bad usage or bad input; rows read before the trouble are saved and can be resumed
   130  interrupted by Ctrl-C, 143 by SIGTERM: saved, go on with --resume"""
+
+
+SAVED = "what was read before it is saved; when it is repaired"
 
 
 def add_arguments(subparsers: Any) -> None:
@@ -106,40 +110,51 @@ def run_track(args: argparse.Namespace) -> int:
         columns=None if args.columns is None else tuple(args.columns.split(",")),
         skip_bad=args.skip_bad,
     )
-    with Interruption() as interruption:
-        outcome = follow(
-            args.file,
-            args.out,
-            settings,
-            resume=args.resume,
-            force=args.force,
-            interruption=interruption,
-            watchers=nobody if args.json else on_screen,
-        )
-    if args.json:
-        print(json.dumps(as_dict(args, outcome)))
-    else:
-        print("\n".join(report(args, outcome)))
-    return _exit_code(args, outcome, interruption.signal)
+    with launched(args.file) as ranks:
+        with Interruption() as interruption:
+            outcome = follow(
+                args.file,
+                args.out,
+                settings,
+                resume=args.resume,
+                force=args.force,
+                interruption=interruption,
+                watchers=nobody if args.json else on_screen,
+                ranks=ranks,
+            )
+        if ranks.first:
+            _show(args, outcome)
+        again = _again(args, ranks)
+        if outcome.problem is not None:
+            print(f"bracketflow: {outcome.problem}", file=sys.stderr)
+            if ranks.first:
+                print(f"{SAVED}, {again}", file=sys.stderr)
+            return 2
+        if interruption.signal is not None:
+            if ranks.first:
+                print(f"interrupted, nothing is lost: {again}", file=sys.stderr)
+            return 128 + interruption.signal
+        return 0
 
 
-def _exit_code(args: argparse.Namespace, outcome: Outcome, signal: int | None) -> int:
-    again = f"go on with: bracketflow track {args.file} --out {args.out} --resume"
-    if outcome.problem is not None:
-        print(f"bracketflow: {outcome.problem}", file=sys.stderr)
-        print(f"what was read before it is saved; when it is repaired, {again}", file=sys.stderr)
-        return 2
-    if signal is not None:
-        print(f"interrupted, nothing is lost: {again}", file=sys.stderr)
-        return 128 + signal
-    return 0
+def _again(args: argparse.Namespace, ranks: Ranks) -> str:
+    if ranks.count > 1:
+        return "go on with the same command and --resume"
+    return f"go on with: bracketflow track {args.file} --out {args.out} --resume"
 
 
 # Showing ----------------------------------------------------------------------------------------
 
 
+def _show(args: argparse.Namespace, outcome: Outcome) -> None:
+    if args.json:
+        print(json.dumps(as_dict(args, outcome)))
+    else:
+        print("\n".join(report(args, outcome)), flush=True)
+
+
 @contextmanager
-def on_screen(rows: Batches, method: RowTracker) -> Iterator[Sequence[Monitor]]:
+def on_screen(rows: HowFar, method: RowTracker) -> Iterator[Sequence[Monitor]]:
     """A bar with the eigenvalues under it, in a terminal that has rich."""
     bar = _bar(rows, method) if sys.stderr.isatty() else None
     if bar is None:
@@ -150,7 +165,7 @@ def on_screen(rows: Batches, method: RowTracker) -> Iterator[Sequence[Monitor]]:
     print("drawing the page …", end="\r", file=sys.stderr, flush=True)
 
 
-def _bar(rows: Batches, method: RowTracker) -> Progress | None:
+def _bar(rows: HowFar, method: RowTracker) -> Progress | None:
     def eigenvalues(state: State, probe: Probe) -> str:
         return live_line(method, state)
 

@@ -41,7 +41,7 @@ class Folder:
         """
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"{self.path}: is a file: give a folder with --out")
-        held, manifest = self._contents(), self._manifest()
+        held, manifest = self._contents(), self.manifest()
         if resume and not manifest:
             raise ValueError(f"{self.path}: holds no run to resume: leave --resume out")
         if held and not (resume or force):
@@ -59,7 +59,8 @@ class Folder:
             return []
         return sorted(p for p in self.path.iterdir() if p.name not in (LOCK, PREVIOUS))
 
-    def _manifest(self) -> dict[str, Any]:
+    def manifest(self) -> dict[str, Any]:
+        """What it says of the run in it; empty if it holds none."""
         path = self / MANIFEST
         try:
             found = json.loads(path.read_text(encoding="utf-8"))

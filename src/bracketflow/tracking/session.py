@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, fields, replace
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
 from time import monotonic
@@ -17,66 +16,17 @@ from bracketflow.core import Probe, State, Status, whole_number
 from bracketflow.driver import Monitor, run
 from bracketflow.geometry import random_basis
 from bracketflow.locking import folder_lock
-from bracketflow.streams import Batches, batches
-from bracketflow.tracker import EigenTracker
+from bracketflow.streams import Batches
 from bracketflow.tracking import page, series
-from bracketflow.tracking.folder import PAGE, SERIES, Folder
+from bracketflow.tracking.folder import CHECKPOINT, PAGE, SERIES, Folder
 from bracketflow.tracking.interruption import Interruption
-from bracketflow.tracking.rows import RowTracker, as_batch, ledger_of, summary
+from bracketflow.tracking.ranks import ALONE, HowFar, Ranks, Start, digest_of
+from bracketflow.tracking.rows import Batch, Ledger, RowTracker, ledger_of, summary
+from bracketflow.tracking.settings import Settings
 
 SAVE_EVERY = 30.0  # seconds between checkpoints: what a power cut can cost
 MOST_OFTEN = 5  # columns, unless another k is asked for
-BATCH = 256
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a run is made with; None where it is left open."""
-
-    k: int | None = None
-    batch: int | None = None
-    centre: bool | None = None
-    forget: float | None = None
-    key: str | None = None
-    columns: tuple[str, ...] | None = None
-    skip_bad: bool | None = None
-
-    def agreeing(self, earlier: dict[str, Any]) -> Settings:
-        """Those of the run to be resumed: they may be given again, but not otherwise."""
-        stored = Settings(**_settings(earlier))
-        for field in fields(self):
-            given, kept = getattr(self, field.name), getattr(stored, field.name)
-            if given is not None and given != kept:
-                raise ValueError(
-                    f"--resume goes on with {field.name} = {kept}, got {given}: leave it out, or "
-                    "choose another --out"
-                )
-        return stored
-
-    def completed(self) -> Settings:
-        """With the defaults where something is open; k stays as it is."""
-        return replace(
-            self,
-            batch=BATCH if self.batch is None else whole_number(self.batch, "batch", at_least=1),
-            centre=self.centre is not False,
-            skip_bad=bool(self.skip_bad),
-        )
-
-    def method(self) -> RowTracker:
-        """The tracker that these settings describe."""
-        return RowTracker(self.centre is not False, EigenTracker(forget=self.forget))
-
-    def opened(self, source: str, start: int = 0) -> Batches:
-        """The batches of a source."""
-        on_bad: Any = "skip" if self.skip_bad else "raise"
-        return batches(
-            source, self.batch, key=self.key, columns=self.columns, start=start, on_bad=on_bad
-        )
-
-
-def _settings(stored: dict[str, Any]) -> dict[str, Any]:
-    """Settings as they were before JSON made lists of them."""
-    return {name: tuple(v) if isinstance(v, list) else v for name, v in stored.items()}
+NOTHING_READ = Ledger(None)
 
 
 @dataclass(frozen=True)
@@ -92,10 +42,10 @@ class Outcome:
     """Rows left out because they held NaN or Inf, or missed a value."""
 
 
-Watchers = Callable[[Batches, RowTracker], AbstractContextManager[Sequence[Monitor]]]
+Watchers = Callable[[HowFar, RowTracker], AbstractContextManager[Sequence[Monitor]]]
 
 
-def nobody(rows: Batches, method: RowTracker) -> AbstractContextManager[Sequence[Monitor]]:
+def nobody(rows: HowFar, method: RowTracker) -> AbstractContextManager[Sequence[Monitor]]:
     """No one watches."""
     return nullcontext(())
 
@@ -110,94 +60,119 @@ def follow(
     interruption: Interruption | None = None,
     watchers: Watchers = nobody,
     save_every: float = SAVE_EVERY,
+    ranks: Ranks = ALONE,
 ) -> Outcome:
     """Track the rows of `source` into the folder `out`, or go on with the run that it holds.
 
     Nothing is written before the first batch was read and absorbed without complaint. Rows that
-    cannot be read later end the run like an interruption: what was tracked is saved.
+    cannot be read later end the run like an interruption: what was tracked is saved. Of several
+    `ranks` only the first touches the folder; all return the same.
     """
     folder = Folder(Path(out))
-    manifest = folder.earlier(resume=resume, force=force)
+    resume, force = ranks.told(lambda: _intent(folder, ranks, resume, force))
+    manifest = ranks.told(lambda: folder.earlier(resume=resume, force=force))
     settings = settings.agreeing(manifest["settings"]) if resume else settings.completed()
     method = settings.method()
-    if resume:
-        state = folder.load_state()
-        rows = settings.opened(source, ledger_of(state).read)
-        _check_same(source, settings, manifest, rows, ledger_of(state).read)
-        first = next(rows, None)
+    state = ranks.told(folder.load_state) if resume else None
+    if state is not None:
+        ranks.check_number(manifest["first_batch"])
+    ledger = NOTHING_READ if state is None else ledger_of(state)
+    rows = ranks.everywhere(lambda: ranks.opened(settings, source, ledger))
+    first = ranks.everywhere(lambda: next(rows, None))
+    start = ranks.started(first, rows)
+    if state is not None:
+        _check_same(source, settings, manifest, ranks, rows, first, ledger)
+    elif start is None:
+        raise ValueError(f"{rows.name}: holds no rows")
     else:
-        rows = settings.opened(source)
-        first = next(rows, None)
-        if first is None:
-            raise ValueError(f"{rows.name}: holds no rows")
-        settings = replace(settings, k=_checked_k(settings, rows, first))
-        state = _initial(method, first, settings)
-        manifest = _manifest(source, settings, first)
-    parts = chain([] if first is None else [first], rows)
-    if first is not None:
-        method.step(as_batch(first), state)  # raises now, before anything is touched
-    with folder_lock(folder.path):
-        if resume:
-            series.truncate(folder / SERIES, ledger_of(state).read)
-        else:
-            folder.put_aside()
-        folder.write_manifest({**manifest, "status": "RUNNING"})
-        stop = interruption or Interruption()
+        settings = replace(settings, k=_checked_k(settings, rows.name, start))
+        state = _initial(method, start, settings)
+        manifest = _manifest(source, settings, ranks, first)
+    if start is not None:
+        method.step(ranks.batch(first), state)  # raises now, before anything is touched
+    with ExitStack() as held:
+        ranks.told(lambda: _take(folder, held, manifest, ledger.read if resume else None))
+        stop, problems = interruption or Interruption(), list[str]()
+        batches = ranks.observations(_chained(first, rows), stop, problems)
         with series.Writer(folder / SERIES, method) as writer:
             session = _Session(folder, method, state, writer, save_every)
-            with watchers(rows, method) as monitors:
-                status, problem = session.run(stop(parts), monitors)
-            session.close()
+            if ranks.first:
+                with watchers(ranks.shown(rows, ledger), method) as monitors:
+                    status = session.run(batches, session.saving(*monitors), problems)
+            else:
+                status = session.run(batches, (), problems)
+            ranks.told(session.close)
+        problem, refused = ranks.ended(stop, problems, rows.refused)
         if stop.signal is not None or problem is not None:
             status = Status.INTERRUPTED
-        manifest = {**manifest, "status": status.name, "problem": problem, "refused": rows.refused}
-        return _written(folder, session.state, method, manifest)
+        manifest = {**manifest, "status": status.name, "problem": problem, "refused": refused}
+        return ranks.told(lambda: _written(folder, session.state, method, manifest))
 
 
-def _checked_k(settings: Settings, rows: Batches, first: Any) -> int:
-    b, n = (int(size) for size in first.shape)
+def _intent(folder: Folder, ranks: Ranks, resume: bool, force: bool) -> tuple[bool, bool]:
+    """(resume, force) as asked for; ranks that were started again go on with what they began."""
+    if not ranks.restarted or folder.manifest().get("launch") != ranks.launch:
+        return resume, force
+    return (True, force) if (folder / CHECKPOINT).exists() else (False, True)
+
+
+def _take(folder: Folder, held: ExitStack, manifest: dict[str, Any], read: int | None) -> None:
+    """Lock the folder and make it ready to go on after `read` rows, or for a new run."""
+    held.enter_context(folder_lock(folder.path))
+    if read is None:
+        folder.put_aside()
+    else:
+        series.truncate(folder / SERIES, read)
+    folder.write_manifest({**manifest, "status": "RUNNING"})
+
+
+def _chained(first: Any, rows: Batches) -> Iterator[Any]:
+    return chain([] if first is None else [first], rows)
+
+
+def _checked_k(settings: Settings, name: str, start: Start) -> int:
+    b, n = start.rows, start.columns
     if settings.k is None:
         return min(MOST_OFTEN, n)
     k = whole_number(settings.k, "k", at_least=1)
     if k > n:
-        raise ValueError(f"{rows.name}: k = {k} is more than its {n} columns")
-    total = b if b < (settings.batch or b) else rows.total
+        raise ValueError(f"{name}: k = {k} is more than its {n} columns")
+    total = b if b < (settings.batch or b) else start.total
     determined = n if total is None else total - bool(settings.centre)
     if min(k, n - 1) > determined:
         raise ValueError(
-            f"{rows.name}: k = {k} is too large: its {total} rows determine {determined} "
+            f"{name}: k = {k} is too large: its {total} rows determine {determined} "
             "eigenvectors at most"
         )
     return k
 
 
-def _initial(method: RowTracker, first: Any, settings: Settings) -> State:
-    like = np.empty(0, dtype=first.dtype)
-    return method.init(random_basis(first.shape[1], settings.k, rng=0, like=like))
+def _initial(method: RowTracker, start: Start, settings: Settings) -> State:
+    like = np.empty(0, dtype=start.dtype)
+    return method.init(random_basis(start.columns, settings.k, rng=0, like=like))
 
 
-def _manifest(source: str, settings: Settings, first: Any) -> dict[str, Any]:
-    return {"source": source, "settings": asdict(settings), "first_batch": _digest(first)}
-
-
-def _digest(first: Any) -> str:
-    dense = first.toarray() if hasattr(first, "toarray") else first
-    return hashlib.sha256(np.ascontiguousarray(dense).tobytes()).hexdigest()
+def _manifest(source: str, settings: Settings, ranks: Ranks, first: Any) -> dict[str, Any]:
+    known = ranks.fingerprint(settings, source, digest_of(first))
+    launch = {} if ranks.launch is None else {"launch": ranks.launch}
+    return {"source": source, "settings": asdict(settings), "first_batch": known, **launch}
 
 
 def _check_same(
-    source: str, settings: Settings, manifest: dict[str, Any], rows: Batches, read: int
+    source: str,
+    settings: Settings,
+    manifest: dict[str, Any],
+    ranks: Ranks,
+    rows: Batches,
+    first: Any,
+    ledger: Ledger,
 ) -> None:
     """Raise unless the source still begins with the rows that the run has read."""
-    if rows.total is not None and rows.total < read:
-        raise ValueError(
-            f"{rows.name}: has {rows.total} rows but {read} of them were read before: it is not "
-            "the file that this run was started with"
-        )
+    ranks.check_read(settings, source, ledger, rows, first)
     if source == "-":  # can be read once only: trusted
         return
-    first = next(settings.opened(source), None)
-    if first is None or _digest(first) != manifest["first_batch"]:
+    begin = ranks.everywhere(lambda: next(ranks.opened(settings, source, NOTHING_READ), None))
+    if ranks.fingerprint(settings, source, digest_of(begin)) != manifest["first_batch"]:
         raise ValueError(
             f"{rows.name}: begins with other rows than {manifest['source']} did when this run was "
             "started: resume with that file, or choose another --out"
@@ -221,29 +196,40 @@ class _Session:
         self.writer = writer
         self.save_every = save_every
         self.saved_at = monotonic()
+        self.latest: State | None = None
 
-    def run(self, parts: Iterator[Any], monitors: Sequence[Monitor]) -> tuple[Status, str | None]:
+    def run(
+        self, batches: Iterator[Batch], monitors: Sequence[Monitor], problems: list[str]
+    ) -> Status:
         """Follow the batches to their end, or to the first that cannot be read or absorbed."""
-        problems: list[str] = []
-        parts = _until_trouble(parts, problems)
-        first = next(parts, None)
+        first = next(batches, None)
         if first is None:
-            return Status.STREAM_ENDED, problems[0] if problems else None
-        result = run(
-            self.method,
-            map(as_batch, chain([first], parts)),
-            self.state,
-            monitors=[self.writer, self._save_in_time, *monitors],
-            on_bad="skip",
-            bad_limit=1,
-        )
+            return Status.STREAM_ENDED
+        try:
+            result = run(
+                self.method,
+                chain([first], batches),
+                self.state,
+                monitors=monitors,
+                on_bad="skip",
+                bad_limit=1,
+            )
+        except ConnectionError:  # another rank is lost, what this one has seen need not be
+            if self.latest is not None:
+                self._save(self.latest)
+            raise
         self.state = result.state
         if result.status is not Status.STREAM_ENDED:
             at = ledger_of(self.state).read + 1
             problems.append(f"the batch from row {at} on: {result.bad[-1].reason}")
-        return result.status, problems[0] if problems else None
+        return Status(result.status)
+
+    def saving(self, *others: Monitor) -> Sequence[Monitor]:
+        """Monitors that write the series and save the state in time, and `others`."""
+        return self.writer, self._save_in_time, *others
 
     def _save_in_time(self, state: State, probe: Probe) -> None:
+        self.latest = state
         if monotonic() - self.saved_at >= self.save_every:
             self._save(state)
 
@@ -268,11 +254,3 @@ def _written(folder: Folder, state: State, method: RowTracker, manifest: dict[st
     folder.write_manifest(manifest)
     status = Status[manifest["status"]]
     return Outcome(status, figures, folder / PAGE, manifest["problem"], manifest["refused"])
-
-
-def _until_trouble(parts: Iterator[Any], problems: list[str]) -> Iterator[Any]:
-    """Batches up to the first that cannot be read; what is wrong with it goes to `problems`."""
-    try:
-        yield from parts
-    except ValueError as error:
-        problems.append(str(error))
