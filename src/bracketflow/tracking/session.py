@@ -80,12 +80,15 @@ def follow(
     rows = ranks.everywhere(lambda: ranks.opened(settings, source, ledger))
     first = ranks.everywhere(lambda: next(rows, None))
     start = ranks.started(first, rows)
+    name = source if ranks.own_files else rows.name
     if state is not None:
-        _check_same(source, settings, manifest, ranks, rows, first, ledger)
+        ranks.check_read(settings, source, ledger, rows, first)
+        if source != "-":  # which can be read once only: it is trusted
+            _check_begin(source, settings, manifest, ranks, name)
     elif start is None:
-        raise ValueError(f"{rows.name}: holds no rows")
+        raise ValueError(f"{name}: holds no rows")
     else:
-        settings = replace(settings, k=_checked_k(settings, rows.name, start))
+        settings = replace(settings, k=_checked_k(settings, name, start))
         state = _initial(method, start, settings)
         manifest = _manifest(source, settings, ranks, first)
     if start is not None:
@@ -158,23 +161,14 @@ def _manifest(source: str, settings: Settings, ranks: Ranks, first: Any) -> dict
     return {"source": source, "settings": asdict(settings), "first_batch": known, **launch}
 
 
-def _check_same(
-    source: str,
-    settings: Settings,
-    manifest: dict[str, Any],
-    ranks: Ranks,
-    rows: Batches,
-    first: Any,
-    ledger: Ledger,
+def _check_begin(
+    source: str, settings: Settings, manifest: dict[str, Any], ranks: Ranks, name: str
 ) -> None:
-    """Raise unless the source still begins with the rows that the run has read."""
-    ranks.check_read(settings, source, ledger, rows, first)
-    if source == "-":  # can be read once only: trusted
-        return
+    """Raise unless the source still begins with the rows that the run has read first."""
     begin = ranks.everywhere(lambda: next(ranks.opened(settings, source, NOTHING_READ), None))
     if ranks.fingerprint(settings, source, digest_of(begin)) != manifest["first_batch"]:
         raise ValueError(
-            f"{rows.name}: begins with other rows than {manifest['source']} did when this run was "
+            f"{name}: begins with other rows than {manifest['source']} did when this run was "
             "started: resume with that file, or choose another --out"
         )
 
