@@ -15,7 +15,9 @@ if not dist.is_available() or not dist.is_gloo_available():
 import bracketflow as bf  # noqa: E402
 from bracketflow import distributed as bd  # noqa: E402
 from bracketflow.distributed import alarm, ranks  # noqa: E402
+from bracketflow.distributed.covariance import ShardedCovariance  # noqa: E402
 from bracketflow.distributed.message import Tail, refuse_different_bases  # noqa: E402
+from bracketflow.streams import Moments, covariance, second_moment  # noqa: E402
 from cases import symmetric  # noqa: E402
 
 N, K = 6, 2
@@ -239,3 +241,32 @@ def test_marks_that_differ_are_refused():
     refuse_different_bases(Tail(mark=3.0, square=9.0), ranks.process_group())
     with pytest.raises(bd.GroupError, match="the ranks hold different bases"):
         refuse_different_bases(Tail(mark=3.0, square=8.0), ranks.process_group())
+
+
+@pytest.mark.parametrize("centre", [True, False])
+@pytest.mark.parametrize("form", ["dense", "sparse", "single"])
+def test_covariance_over_ranks_is_that_of_streams(form, centre, rng):
+    """Around a mean that is far away, that moves, and that is known only after the product."""
+    precision = np.float32 if form == "single" else np.float64
+    block = bf.random_basis(N, K, rng=rng).astype(precision)
+    seen = told = Moments()
+    far = 3.0 if form == "sparse" else 30.0  # sparse rows are squared with their mean in them
+    near = far + rng.standard_normal(N)
+    for offset in (far, far + 1, far - 10):
+        rows = (rng.standard_normal((12, N)) + offset).astype(precision)
+        rows = sparse.csr_array(rows) if form == "sparse" else rows
+        plain = (covariance if centre else second_moment)(rows, seen)
+        shared = ShardedCovariance(rows, told, near if centre else None)
+        image, expected = shared.operator @ block, plain.operator @ block
+        seen, told = plain.moments, shared.moments
+        slack = 1000 * float(np.finfo(precision).eps)
+        assert np.abs(image - expected).max() <= slack * np.abs(expected).max()
+        assert image.dtype == precision
+        assert shared.total == pytest.approx(plain.total, rel=slack)
+        assert shared.operator.weight == 12
+        assert told.rows == seen.rows
+        if centre:
+            assert told.mean == pytest.approx(seen.mean, rel=slack)
+            assert told.mean.dtype == np.float64
+        again = shared.operator @ np.ascontiguousarray(block[:, -1:])
+        assert np.array_equal(again, image[:, -1:])

@@ -93,6 +93,10 @@ def as_npy_stream(rows, path):
     return as_npy(rows, path).open("rb")
 
 
+def as_sparse(rows, path):
+    return sparse.csr_array(rows)
+
+
 def as_csv_stream(rows, path):
     return io.BytesIO(as_csv(rows, path).read_bytes())
 
@@ -127,6 +131,33 @@ def test_every_source_gives_the_same_batches(make, start, rows, tmp_path):
     assert all(b.flags.c_contiguous for b in found)
     if hasattr(source, "close"):
         source.close()
+
+
+@pytest.mark.parametrize("make", [as_sparse, *(s for s in SOURCES if s is not as_loader)])
+@pytest.mark.parametrize("on_bad", ["raise", "skip"])
+@pytest.mark.parametrize("start", [0, 7, 22, 40])
+def test_parts_of_every_source_are_its_batches(make, start, on_bad, rows, tmp_path):
+    """What two processes read is together what one reads, batch by batch."""
+    whole = [rows[i : i + 5] for i in range(start, ROWS, 5)]
+    for part in (slice(0, 2), slice(2, 5)):
+        source = make(rows, tmp_path)
+        opened = batches(source, 5, start=start, part=part, on_bad=on_bad)
+        found = [b.toarray() if sparse.issparse(b) else b for b in opened]
+        expected = [batch[part] for batch in whole if len(batch[part])]
+        assert [b.shape for b in found] == [b.shape for b in expected]
+        assert all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
+        if hasattr(source, "close"):
+            source.close()
+
+
+@pytest.mark.parametrize("make", [as_npy, as_csv, as_npz, as_parquet, as_hdf5])
+def test_bad_rows_of_a_part_are_named_by_their_number(make, rows, tmp_path):
+    rows[18, 1] = np.nan
+    source = make(rows, tmp_path)
+    with pytest.raises(ValueError, match="row 19, column 2: nan"):
+        list(batches(source, 5, start=5, part=slice(2, 5)))
+    if make in (as_npy, as_csv, as_hdf5):  # other rows are not looked at
+        list(batches(source, 5, start=5, part=slice(0, 2)))
 
 
 @pytest.mark.parametrize("make", [as_npy, as_npz, as_parquet, as_hdf5, as_memory_map])

@@ -349,6 +349,18 @@ def test_what_cannot_be_begun_is_told_on_every_rank(pool, tmp_path):
     assert "begins with other rows" in refused(pool, other, out, settings={}, resume=True)
 
 
+def test_ranks_with_other_settings_or_files_are_told_so(pool, tmp_path):
+    source, out = written(tmp_path / "a.npy", made()), tmp_path / "run"
+    told = refused(pool, source, out, of_rank={"1": {"settings": {"k": 2, "batch": 8}}})
+    assert "batch is 8 on rank 1 but 50 on rank 0; k is 2 on rank 1 but 3 on rank 0" in told
+    other = written(tmp_path / "b.npy", made(900))
+    told = refused(pool, source, out, of_rank={"1": {"source": other}})
+    assert "rows is 900 on rank 1 but 1003 on rank 0" in told
+    each = str(tmp_path / "part{rank}.npy")
+    told = refused(pool, source, out, of_rank={"1": {"source": each}})
+    assert "a file of its own is True on rank 1 but False on rank 0" in told
+
+
 def test_a_rank_without_its_file_is_named(pool, tmp_path):
     source = tmp_path / "part{rank}.npy"
     written(tmp_path / "part0.npy", made())
@@ -356,7 +368,7 @@ def test_a_rank_without_its_file_is_named(pool, tmp_path):
     assert told == f"ValueError: rank 1: {tmp_path / 'part1.npy'}: no such file"
     written(tmp_path / "part1.npy", made().astype(np.float32))
     told = refused(pool, source, tmp_path / "run")
-    assert "rank 0 has 10 columns of float64; rank 1 has 10 columns of float32" in told
+    assert "dtype is 'float32' on rank 1 but 'float64' on rank 0" in told
     for rank in range(2):
         np.save(tmp_path / f"part{rank}.npy", np.empty((0, N)))
     assert "holds no rows" in refused(pool, source, tmp_path / "run")

@@ -52,7 +52,12 @@ RUN = session.run
 ACTS = {"dies": lambda: os._exit(9), "hangs": lambda: time.sleep(60)}
 
 
-def followed(source, out, settings=None, stop=(-1, 0, 0), act=None, **options):
+def followed(of_rank=None, **options):
+    """`one_run`, with other options on some ranks."""
+    return one_run(**{**options, **(of_rank or {}).get(str(dist.get_rank()), {})})
+
+
+def one_run(source, out, settings=None, stop=(-1, 0, 0), act=None, **options):
     """One run without figures; what it found, the bits of its end, and its messages."""
     ranks = Together(own_files="{rank}" in source)
     ends = []

@@ -26,7 +26,10 @@ the same in all directions. The file is read once, a batch at a time.
 
 FILE ends in .npy (memory-mapped), .npz, .csv, .tsv, .txt, .parquet, .h5 or .hdf5, or is - for
 standard input (a .npy array or CSV). The mean of the rows so far is taken out of every batch, so
-that the eigenvalues are variances, Σ(x − mean)²/N, as in PCA; --no-centre leaves it in."""
+that the eigenvalues are variances, Σ(x − mean)²/N, as in PCA; --no-centre leaves it in.
+
+Started by torchrun (extra torch), every rank reads its part of each batch, and only the first shows
+and writes anything. With {rank} in FILE each rank has a file of its own."""
 
 EPILOG = """\
 examples:
@@ -35,6 +38,7 @@ examples:
   bracketflow track sensors.csv -k 3 --columns x,y,z,w
   bracketflow track store.h5 --key readings -k 8 --json
   zcat data.csv.gz | bracketflow track - -k 5
+  torchrun --nproc-per-node 4 -m bracketflow track data.npy -k 5 --batch 1024 --out run
 
 the folder:
   index.html        a page with plots: eigenvalues, background, residuals, certificate, events

@@ -60,6 +60,9 @@ class Ranks:
     restarted: bool = False
     """Whether the ranks were started again because one was lost."""
 
+    def agree(self, settings: Settings) -> None:
+        """Raise on every rank unless all were started with the same."""
+
     def told(self, work: Callable[[], T]) -> T:
         """What `work` gives or raises on the first rank, on every rank."""
         return work()

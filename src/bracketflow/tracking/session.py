@@ -68,6 +68,7 @@ def follow(
     cannot be read later end the run like an interruption: what was tracked is saved. Of several
     `ranks` only the first touches the folder; all return the same.
     """
+    ranks.agree(settings)
     folder = Folder(Path(out))
     resume, force = ranks.told(lambda: _intent(folder, ranks, resume, force))
     manifest = ranks.told(lambda: folder.earlier(resume=resume, force=force))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -20,7 +20,13 @@ import torch.distributed as dist
 
 from bracketflow.core import Array
 from bracketflow.distributed.covariance import ShardedCovariance
-from bracketflow.distributed.ranks import GroupError, from_first, gathered, process_group
+from bracketflow.distributed.ranks import (
+    GroupError,
+    from_first,
+    gathered,
+    process_group,
+    refuse_differences,
+)
 from bracketflow.streams import Batches, Moments
 from bracketflow.streams.moments import column_means
 from bracketflow.tracking.interruption import Interruption
@@ -32,6 +38,7 @@ T = TypeVar("T")
 
 TIMEOUT = timedelta(minutes=10)  # in which a rank must have read and drawn what others wait for
 RANK = "{rank}"  # in the name of a source: every rank has a file of its own
+SHOWN = 4  # complaints of different ranks
 EXPECTED = (ValueError, TypeError, ImportError, OSError)
 
 
@@ -65,6 +72,11 @@ class Together(Ranks):
         self._start: Start | None = None
         self._near: Array | None = None
         self._all = _AllRows()
+
+    def agree(self, settings: Settings) -> None:
+        """Raise on every rank unless all were started with the same."""
+        each = {"a file of its own": self.own_files}
+        refuse_differences({**asdict(settings), **each}, process_group())
 
     def told(self, work: Callable[[], T]) -> T:
         """What `work` gives or raises on the first rank, on every rank."""
@@ -121,15 +133,18 @@ class Together(Ranks):
         self._all = _AllRows(total)
         if not starts:
             return None
-        kinds = {rank: (start.columns, start.dtype) for rank, start in starts.items()}
-        if len({*kinds.values()}) > 1 or not (self.own_files or len({*totals}) == 1):
-            seen = (f"rank {rank} has {n} columns of {dtype}" for rank, (n, dtype) in kinds.items())
-            raise ValueError(f"the ranks read different files: {'; '.join(seen)}")
+        # A rank without rows agrees with the others.
+        refuse_differences(self._kind(own or next(iter(starts.values()))), process_group())
         b = sum(start.rows for start in starts.values())
         weighted = [start.rows / b * told[rank][1] for rank, start in starts.items()]
         self._near = np.sum(weighted, axis=0, dtype=np.float64)
         self._start = next(iter(starts.values()))._replace(rows=b, total=total)
         return self._start
+
+    def _kind(self, start: Start) -> dict[str, Any]:
+        """What the files of all ranks must have in common."""
+        kind = {"columns": start.columns, "dtype": start.dtype}
+        return kind if self.own_files else {**kind, "rows": start.total}
 
     def fingerprint(self, settings: Settings, source: str, digest: str | None) -> Any:
         """Of a common file what one process would say; of files of their own a list."""
@@ -258,4 +273,5 @@ def _named(problems: list[str | None]) -> str | None:
     told = [f"rank {rank}: {text}" for rank, text in enumerate(problems) if text is not None]
     if len(told) == len(problems) and len({*problems}) == 1:
         return problems[0]
-    return "; ".join(told) or None
+    several = [f"and {len(told) - SHOWN} more"] if len(told) > SHOWN else []
+    return "; ".join(told[:SHOWN] + several) or None
