@@ -455,13 +455,13 @@ def test_torchrun_shows_once_and_writes_once(tmp_path):
 @pytest.mark.parametrize(("victim", "number"), [("0", signal.SIGINT), ("1", signal.SIGTERM)])
 def test_killed_started_again_interrupted_resumed(pool, tmp_path, victim, number):
     """Through all of that, the end is the undisturbed one to the last bit."""
-    settings = {"k": 2, "batch": 8}
+    settings = {"k": 2, "batch": 16}
     source, out = written(tmp_path / "a.npy", made(16_000)), tmp_path / "run"
-    job = Torchrun(source, "-k", 2, "--batch", 8, "--out", out, restarts=1)
-    job.until(out / "series.csv", 200)
+    job = Torchrun(source, "-k", 2, "--batch", 16, "--out", out, restarts=1)
+    job.until(out / "series.csv", 100)
     (lost,) = (pid for pid in job.workers() if _environment(pid)["RANK"] == victim)
     os.kill(lost, signal.SIGKILL)
-    job.until(out / "series.csv", 1000)
+    job.until(out / "series.csv", 400)
     job.process.send_signal(number)
     code, shown, complaints = job.wait()
     assert code == 1  # torchrun's own
