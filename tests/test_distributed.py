@@ -69,7 +69,7 @@ def test_one_message_a_step(ranks, name):
         assert calls.pop("all_reduce") == result["steps"]
         assert set(calls.values()) == {0}
         tail = result["bytes"] - result["block"]
-        assert tail == result["steps"] * 7 * 8
+        assert tail == result["steps"] * 6 * 8
 
 
 def test_weight_and_trace_come_with_the_product(ranks):

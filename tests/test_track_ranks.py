@@ -194,7 +194,7 @@ def test_one_message_a_batch(pool, tmp_path, settings, column):
     batches = -(-ROWS // BATCH)
     assert len(answer["messages"]) == batches + 1  # the first is tried before anything is written
     trial, numbers = answer["messages"][0], sum(answer["messages"])
-    assert numbers - trial == 8 * (N * summary["matvecs"] + batches * (N * column + 7))
+    assert numbers - trial == 8 * (N * summary["matvecs"] + batches * (N * column + 6))
 
 
 def test_rows_that_are_left_out(pool, tmp_path):

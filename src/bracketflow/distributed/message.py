@@ -22,8 +22,6 @@ class Tail(NamedTuple):
     """1 from a rank whose stream has another observation; −P from one that wants all to end."""
     failed: float = 0.0
     """1 from a rank that could not make its product."""
-    culprit: float = 0.0
-    """The number of that rank."""
     mark: float = 0.0
     """A checksum of the basis, and its square: the ranks agree when it has no variance."""
     square: float = 0.0

@@ -174,8 +174,7 @@ class ShardedOperator(Operator):
             image = self.local @ block
             return image * tail.weight if self.reduce == "mean" else image, tail, None
         except Exception as error:
-            failed = tail._replace(failed=1.0, culprit=float(dist.get_rank(self.group)))
-            return 0 * block, failed, error
+            return 0 * block, tail._replace(failed=1.0), error
 
     def _tail(self) -> Tail:
         weight = 0.0 if self.local is None else self.local.weight
