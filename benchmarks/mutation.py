@@ -8,8 +8,9 @@ A mutant is one small change of the source, of the kinds that mutmut makes: anot
 number one larger, an argument left out, a condition turned round. One pytest session collects the
 tests and learns which of them run which line. For each mutant it is then forked, the changed
 functions and constants are exchanged in the fork, and the tests that run the changed line follow,
-the cheapest first, until one fails (the mutant is killed) or SECONDS' worth of them have passed
-(it survived). So the share killed is at most understated.
+the cheapest first and the cases of one test by turns with others, until one fails (the mutant is
+killed) or SECONDS' worth of them have passed (it survived). So the share killed is at most
+understated.
 
 Left out: docstrings, annotations, decorators, imports, calls of `isinstance` and `len` (as mutmut
 does), prose (strings with a blank: messages and advice), type aliases and members of enumerations.
@@ -64,7 +65,7 @@ TESTS = (
 )
 NEEDED = 0.85  # share of the mutants that must be killed
 LEAST = 60  # mutants of a module in a sample
-SECONDS = 8.0  # of computing, as measured without a mutant, that each mutant is given at most
+SECONDS = 10.0  # of computing, as measured without a mutant, that each mutant is given at most
 SLOWEST = 2.0  # seconds: a longer test is left out
 PATIENCE = 5  # times those seconds after which a mutant is taken to hang
 SURVIVED, KILLED, UNCHANGED = 0, 1, 2
@@ -251,9 +252,10 @@ def repr_of(part):
 
 
 class Baseline(NamedTuple):
-    """How long each test takes, and which tests run each line of each file."""
+    """How long each test takes, when its turn is, and which tests run each line of each file."""
 
     seconds: dict[int, float]
+    turn: dict[int, float]
     runs: dict[Path, dict[int, set[int]]]
 
 
@@ -313,7 +315,8 @@ class Mutation:
             }
             for path in paths
         }
-        return Baseline({t: s for t, s in seconds.items() if s <= SLOWEST}, runs)
+        seconds = {test: spent for test, spent in seconds.items() if spent <= SLOWEST}
+        return Baseline(seconds, _turns(items, seconds), runs)
 
     def _tried(self, mutant, tests, items):
         try:
@@ -341,8 +344,18 @@ class Mutation:
             self.hung.add(number)
 
 
+def _turns(items, seconds):
+    """Seconds of a test, times two for the second cheapest case of one function, and so on."""
+    cases, turn = Counter(), {}
+    for test in sorted(seconds, key=seconds.__getitem__):
+        name = items[test].nodeid.partition("[")[0]
+        cases[name] += 1
+        turn[test] = seconds[test] * cases[name]
+    return turn
+
+
 def _chosen(mutant, base):
-    """Numbers of the tests that run the changed lines, the cheapest first, within SECONDS."""
+    """Numbers of the tests that run the changed lines, in turn, within SECONDS."""
     runs, lines = base.runs[mutant.path], mutant.lines
     if mutant.names:
         word = re.compile(rf"\b({'|'.join(mutant.names)})\b")
@@ -356,7 +369,7 @@ def _chosen(mutant, base):
     else:
         found = {test for line in lines for test in runs.get(line, ())}
     chosen, total = [], 0.0
-    for test in sorted(found & base.seconds.keys(), key=base.seconds.__getitem__):
+    for test in sorted(found & base.turn.keys(), key=base.turn.__getitem__):
         total += base.seconds[test]
         if total > SECONDS:
             break
@@ -403,41 +416,65 @@ def _from_fork(work):
 # Report -----------------------------------------------------------------------------------------
 
 
-def reported(mutation, counts, prose, chosen):
-    """Print the table, write the survivors to out/mutation.txt, return the share killed."""
-    modules = {path: Counter() for path in counts}
-    survivors = []
-    for number, mutant in enumerate(mutation.mutants):
-        verdict = mutation.verdicts[number]
-        modules[mutant.path][verdict] += 1
-        survivors += [str(mutant)] * (verdict == SURVIVED)
-    print(f"{'module':20} {'mutants':>8} {'tried':>6} {'killed':>7} {'survived':>9} {'share':>6}")
-    rows = []
-    for path, verdicts in modules.items():
-        killed, survived = verdicts[KILLED], verdicts[SURVIVED]
-        tried = killed + survived
-        share = killed / tried
-        weight = counts[path] * tried / (tried + verdicts[UNCHANGED])
-        rows.append((weight, share, tried))
-        name = str(path.relative_to(PACKAGE).with_suffix(""))
-        print(f"{name:20} {weight:8.0f} {tried:6} {killed:7} {survived:9} {share:6.1%}")
-    whole = sum(weight for weight, _, _ in rows)
-    total = sum(weight * share for weight, share, _ in rows) / whole
-    # Sampled module by module, without replacement.
-    variance = sum(
-        (w / whole) ** 2 * s * (1 - s) / t * max(1 - t / w, 0.0) for w, s, t in rows if t
+class Score(NamedTuple):
+    """How the mutants of a module or file fared."""
+
+    killed: int
+    survived: int
+    unchanged: int
+
+    @property
+    def tried(self):
+        """Those that changed anything."""
+        return self.killed + self.survived
+
+    @property
+    def share(self):
+        """Of them, those that were killed."""
+        return self.killed / max(self.tried, 1)
+
+    def row(self, name):
+        """A line of the table."""
+        return f"{name:24} {self.tried:6} {self.killed:7} {self.survived:9} {self.share:7.1%}"
+
+
+def scored(mutation, paths):
+    """The score of the mutants of these files."""
+    numbers = [i for i, mutant in enumerate(mutation.mutants) if mutant.path in paths]
+    verdicts = Counter(mutation.verdicts[i] for i in numbers)
+    return Score(verdicts[KILLED], verdicts[SURVIVED], verdicts[UNCHANGED])
+
+
+def reported(mutation, modules, counts):
+    """Print the table, and return the share killed; `counts` are the mutants there are."""
+    print(f"{'':24} {'tried':>6} {'killed':>7} {'survived':>9} {'share':>7}")
+    weights, scores = [], []
+    for name, paths in modules.items():
+        score = scored(mutation, paths)
+        print(score.row(name))
+        for path in paths if len(paths) > 1 else ():
+            print(scored(mutation, [path]).row(f"  {path.stem}"))
+        weights.append(counts[name] * score.tried / (score.tried + score.unchanged))
+        scores.append(score)
+    whole = sum(weights)
+    total = sum(w * s.share for w, s in zip(weights, scores, strict=True)) / whole
+    variance = sum(  # sampled module by module, without replacement
+        (w / whole) ** 2 * s.share * (1 - s.share) / s.tried * (1 - s.tried / w)
+        for w, s in zip(weights, scores, strict=True)
     )
-    tried = sum(t for _, _, t in rows)
-    print(f"{'all':20} {whole:8.0f} {tried:6} {'':7} {len(survivors):9} {total:6.1%}", end="")
-    print(f"  ± {1.96 * variance**0.5:.1%} (95%)" if chosen < 1 else "  (every mutant)")
-    unchanged = sum(v == UNCHANGED for v in mutation.verdicts.values())
-    print(f"killed by time: {len(mutation.hung)}; without effect on any object: {unchanged}; ")
-    print(f"strings of prose, not changed: {prose}")
-    out = ROOT / "out"
-    out.mkdir(exist_ok=True)
-    (out / "mutation.txt").write_text("\n".join(survivors))
-    print("survivors: out/mutation.txt")
+    print(f"killed of all {whole:.0f}: {total:.1%} ± {1.96 * variance**0.5:.1%} (95% confidence)")
+    unchanged = sum(score.unchanged for score in scores)
+    print(f"killed by time: {len(mutation.hung)}; without effect on any object: {unchanged}")
     return total
+
+
+def listed(mutation):
+    """Write the survivors to out/mutation.txt."""
+    path = ROOT / "out" / "mutation.txt"
+    path.parent.mkdir(exist_ok=True)
+    survivors = [m for i, m in enumerate(mutation.mutants) if mutation.verdicts[i] == SURVIVED]
+    path.write_text("\n".join(map(str, survivors)))
+    print(f"survivors: {path.relative_to(ROOT)}")
 
 
 def main():
@@ -448,14 +485,15 @@ def main():
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
-    paths = [path for name in options.modules for path in _files(name)]
-    rng = random.Random(options.seed)
-    counts, prose, mutants = {}, 0, []
-    for path in paths:
-        found, strings = mutants_of(path)
-        counts[path], prose = len(found), prose + strings
-        mutants += sampled(found, options.share, rng)
-    print(f"{len(mutants)} of {sum(counts.values())} mutants, seed {options.seed}", flush=True)
+    modules = {name: _files(name) for name in options.modules}
+    rng, counts, prose, mutants = random.Random(options.seed), {}, 0, []
+    for name, paths in modules.items():
+        found = [mutants_of(path) for path in paths]
+        every = [mutant for part, _ in found for mutant in part]
+        counts[name], prose = len(every), prose + sum(strings for _, strings in found)
+        mutants += sampled(every, options.share, rng)
+    print(f"{len(mutants)} of {sum(counts.values())} mutants, seed {options.seed}; ", end="")
+    print(f"{prose} strings of prose are left alone", flush=True)
     (torch.empty(1, device="meta") + 1).sum()  # what torch loads late is loaded once
     mutation = Mutation(mutants, options.workers)
     files = [str(ROOT / "tests" / f"test_{name}.py") for name in TESTS]
@@ -464,7 +502,8 @@ def main():
     )
     if len(mutation.verdicts) < len(mutants):
         raise SystemExit(int(code) or 1)
-    share = reported(mutation, counts, prose, options.share)
+    share = reported(mutation, modules, counts)
+    listed(mutation)
     raise SystemExit(share < NEEDED)
 
 

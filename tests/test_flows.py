@@ -290,6 +290,39 @@ def test_escape_waits_while_the_gradient_promises_more(rng):
             assert np.array_equal(moved, plain.step(a, plain.init(np.eye(5)))[0].basis)
 
 
+def test_escape_turns_by_the_angle_that_it_says():
+    """e^{tΞ} with Ξ = E_ij − E_ji, for the first of the two entries of a pair."""
+    a, flow = two_blocks(0.0, 0.8), bf.DoubleBracketFlow(0.01, givens_escape=True)
+    moved = flow.step(a, flow.init(np.eye(5)))[0].basis
+    half = 0.5**0.5
+    assert np.allclose(moved[2:4, 2:4], [[half, half], [-half, half]])
+
+
+def test_memory_of_a_rule_goes_from_step_to_step(rng):
+    """The reach of `Adaptive` on St(k, n), and whatever a rule of one's own keeps on SO(n)."""
+
+    class Counting:
+        def start(self):
+            return 5
+
+        def size(self, probe, steps, memory, top_weight):
+            return 0.01, memory + 1
+
+    flow = bf.DoubleBracketFlow(Counting())
+    state = flow.init(bf.random_basis(N, rng=rng))
+    assert state.memory == 5
+    for steps in range(1, 4):
+        state, _ = flow.step(symmetric(rng, N), state)
+        assert state.memory == 5 + steps
+    flow = bf.BrockettFlow((2, 1))
+    state = flow.init(bf.random_basis(N, 2, rng=rng))
+    assert state.memory == 0
+    state, _ = flow.step(100 * symmetric(rng, N), state)
+    reach = state.memory
+    state, _ = flow.step(symmetric(rng, N), state)
+    assert state.memory == reach
+
+
 def test_escape_of_an_ensemble_on_torch_is_that_of_numpy(rng):
     a = np.stack([two_blocks(0.3, 0.8), two_blocks(0.8, 0.3), symmetric(rng, 5)])
     flow, start = bf.DoubleBracketFlow(0.01, givens_escape=True), np.stack([np.eye(5)] * 3)

@@ -207,6 +207,90 @@ def test_roundings_die_out_in_a_long_noisy_run(moving):
     assert difference < 1e6 * 1e2 * EPS
 
 
+@pytest.mark.parametrize("k", CASES)
+@pytest.mark.parametrize("ensemble", [(), (3,)])
+def test_order_and_eigenvalues_are_those_that_were_averaged(k, ensemble):
+    rng = np.random.default_rng(23)
+    truth = bf.random_basis(8, rng=rng, ensemble=ensemble)
+    values = np.array([9.0, 7, 5, 3, 2, 1.5, 1, 0.5])
+    tracker = EigenTracker()
+    state, basis = tracker.init(truth[..., :k]), None
+    assert state.order is None
+    for t in range(40):
+        values[:3] = np.roll(values[:3], 1) if t == 20 else values[:3]  # ranks are exchanged
+        observed = signal(truth, values) + symmetric_noise(rng, 8, 0.2, ensemble)
+        observed = observed + 50 * np.eye(8)
+        if t == 0:
+            _, probe = tracker.step(observed, state)
+            own = np.einsum("...ij,...ij->...j", state.basis, observed @ state.basis)
+            assert np.allclose(tracker.eigenvalues(state, probe), own, rtol=1e-12)
+        state, probe = tracker.step(observed, state)
+        read = tracker.read(state)
+        order = np.argsort(-read.eigenvalues, axis=-1)
+        assert np.array_equal(read.order, order)
+        moved = not np.array_equal(state.basis, basis)
+        basis = state.basis
+        if moved:  # while the columns stand still so does their order
+            assert np.array_equal(state.order, order)
+        found = tracker.eigenvalues(state, probe)
+        assert np.allclose(found, read.eigenvalues + probe.background[..., None], rtol=1e-12)
+        assert np.allclose(read.eigenvalues.mean(axis=-1), 0, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("k", CASES)
+def test_eigenvalues_have_the_library_and_dtype_of_the_basis(k):
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(24)
+    matrix = signal(bf.random_basis(8, rng=rng)).astype(np.float32)
+    for library in (np.asarray, torch.from_numpy):
+        state = EigenTracker().init(library(bf.random_basis(8, k, rng=0).astype(np.float32)))
+        for _ in range(3):
+            state, probe = EigenTracker().step(library(matrix), state)
+            values = EigenTracker().eigenvalues(state, probe)
+            assert type(values) is type(library(matrix))
+            assert values.dtype == library(matrix).dtype
+
+
+def test_columns_asked_for_are_a_whole_number():
+    assert EigenTracker(np.int64(1)) == EigenTracker(1)
+    assert type(EigenTracker(np.int64(3)).k) is int
+    with pytest.raises(ValueError, match=r"^k must be at least 1, got 0$"):
+        EigenTracker(0)
+    with pytest.raises(TypeError, match=r"^k must be a whole number, got 2.5$"):
+        EigenTracker(2.5)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+def test_columns_beyond_k_come_from_a_fixed_seed_or_from_the_one_given(noise):
+    rng = np.random.default_rng(25)
+    observations = list(stream(rng, signal(bf.random_basis(12, rng=rng)), noise, 10))
+    start = bf.random_basis(12, 2, rng=rng)
+
+    def ended(seed):
+        return followed(observations, EigenTracker().init(start, seed)).memory[0].extra
+
+    assert np.array_equal(ended(None), ended(0))
+    assert np.array_equal(ended(7), ended(7))
+    assert not np.array_equal(ended(7), ended(0))
+
+
+@pytest.mark.parametrize(("n", "k"), [(12, 2), (6, 2), (3, 2), (40, 3)])
+def test_three_columns_more_for_each_asked_for_and_a_reference(n, k):
+    rng = np.random.default_rng(26)
+    truth = bf.random_basis(n, rng=rng)
+    state = EigenTracker().init(bf.random_basis(n, k, rng=rng, ensemble=(2,)))
+    values = np.concatenate([[30.0, 20, 10][:k], np.linspace(2, 0, n - k)])
+    for _ in range(30):
+        observed = signal(truth, values) + symmetric_noise(rng, n, 0.5, (2,))
+        state, probe = EigenTracker().step(observed, state)
+        extra = state.memory[0].extra
+        assert probe.matvecs == min(4 * k, n) + 1
+        assert extra.shape == (2, n, min(3 * k, n - k))
+        both = np.concatenate([state.basis, extra], axis=-1)
+        assert np.abs(both.mT @ both - np.eye(both.shape[-1])).max() <= 100 * EPS
+    assert np.all(bf.subspace_error(state.basis, truth[:, :k]) < 0.3)
+
+
 # Invariances ------------------------------------------------------------------------------------
 
 
