@@ -329,6 +329,9 @@ def test_escape_of_an_ensemble_on_torch_is_that_of_numpy(rng):
     ours = flow.step(a, flow.init(start))[0].basis
     theirs = flow.step(torch.from_numpy(a), flow.init(torch.from_numpy(start)))[0].basis
     assert np.allclose(ours, theirs, rtol=0, atol=1e-14)
+    for member in range(3):
+        alone = flow.step(a[member], flow.init(start[member]))[0].basis
+        assert np.allclose(ours[member], alone, rtol=0, atol=1e-14)
 
 
 # Convergence ------------------------------------------------------------------------------------
@@ -370,6 +373,7 @@ def test_configuration_is_kept_as_plain_numbers_and_flags():
         assert type(bf.BrockettFlow(step=step).step_size.eta) is float
     assert bf.BrockettFlow() == bf.BrockettFlow(None, bf.Adaptive(), bf.polar)
     assert bf.BrockettFlow((3, 1)).weights == (3.0, 1.0)
+    assert bf.BrockettFlow([5]).weights == (5.0,)
     assert bf.BrockettFlow((3, 1)).rotates is False
     assert bf.BrockettFlow().rotates is True
 
@@ -398,6 +402,7 @@ class HalfARule:
         (lambda: bf.BrockettFlow((1, 2)), ValueError, "strictly decreasing and positive"),
         (lambda: bf.BrockettFlow((2, 2)), ValueError, "strictly decreasing"),
         (lambda: bf.BrockettFlow((2, 0)), ValueError, "strictly decreasing and positive"),
+        (lambda: bf.BrockettFlow((3, 2, -1)), ValueError, "strictly decreasing and positive"),
         (lambda: bf.BrockettFlow(()), ValueError, "strictly decreasing"),
         (lambda: bf.BrockettFlow((np.nan, 1)), ValueError, "strictly decreasing"),
         (lambda: bf.BrockettFlow(step=bf.Certified()), ValueError, r"SO\(n\) only"),

@@ -10,7 +10,7 @@ from scipy.linalg import expm
 import bracketflow as bf
 from bracketflow.core import State
 from bracketflow.oracles import as_operator, observe
-from bracketflow.tracker import full, turn
+from bracketflow.tracker import average, full, turn
 from bracketflow.tracker import gain as g
 from bracketflow.tracker.identity import continued
 from bracketflow.tracker.span import LARGEST, Span, ritz_values
@@ -416,6 +416,82 @@ def test_a_jump_starts_from_what_was_held_back_and_keeps_rank_and_sign(rng):
     assert after.gain.memory == 2.0 * g.JUMP
     assert after.gain.count == g.JUMP
     assert (after.alarm.jumps, after.alarm.jumped_at, after.alarm.held) == (1, 7, 0)
+
+
+@pytest.mark.parametrize("weight", [1.0, 5.0])
+def test_an_innovation_is_as_loud_as_its_noise_is_usual(weight, rng):
+    """For noise of the variance that is known: weight·(1 − g), a hundredth less; floor 64 times."""
+    variance = rng.uniform(1, 2, (4, 4))
+    gain = settled_gain(memory=3.0)
+    frame = full.start(np.eye(4))._replace(variance=variance, gain=gain)
+    probe = observe(np.diag([4.0, 3, 2, 1]), State(np.eye(4)))
+    scale = weight * 3 / (3 + weight)
+    size, floor = full._loudness(variance.copy(), frame, probe, weight)
+    assert scale / 1.02 < size < scale
+    assert floor == pytest.approx(64 * scale)
+    louder, _ = full._loudness(9 * variance, frame, probe, weight)
+    assert louder == pytest.approx(9 * size)
+
+
+# Running mean -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ensemble", ENSEMBLES)
+def test_a_mean_starts_with_columns_and_nothing_else(ensemble, rng):
+    basis = bf.random_basis(9, 2, rng=rng, ensemble=ensemble)
+    mean = average.start(basis, None)
+    both = np.concatenate([basis, mean.extra], axis=-1)
+    assert np.allclose(both.mT @ both, np.eye(8), rtol=0, atol=20 * EPS)
+    assert mean.reference.shape == (*ensemble, 9, 1)
+    assert np.allclose(np.linalg.norm(mean.reference, axis=-2), 1)
+    empty = {
+        "image": (9, 1),
+        "values": (8,),
+        "ritz": (2,),
+        "variance": (2, 8),
+        "power": (2,),
+        "lean": (9, 2),
+        "bulk": (),
+        "since": (2,),
+    }
+    for name, shape in empty.items():
+        part = getattr(mean, name)
+        assert np.shape(part) == (*ensemble, *shape), name
+        assert not np.any(part), name
+    assert np.array_equal(mean.carry, np.ones(ensemble))
+    assert np.array_equal(mean.anchor, np.broadcast_to(np.eye(8)[:2], (*ensemble, 2, 8)))
+    assert mean.since.dtype == np.int64
+    assert not np.any(mean.pending)
+
+
+@pytest.mark.parametrize("ensemble", [(), (2,)])
+def test_a_mean_that_is_forgotten_is_one_that_has_seen_nothing(ensemble, rng):
+    c = symmetric(rng, 9, ensemble=ensemble)
+    state = bf.EigenTracker().init(bf.random_basis(9, 2, rng=rng, ensemble=ensemble))
+    for _ in range(12):
+        state, _ = bf.EigenTracker().step(c + noise(rng, 9, 0.5), state)
+    mean = average.restored(state.memory[0])
+    fresh = average.start(state.basis, None)
+    empty = average.forgotten(mean)
+    for name in ("lean", "carry", "anchor", "pending"):
+        assert np.array_equal(getattr(empty, name), getattr(fresh, name)), name
+    assert all(np.array_equal(a, b) for a, b in zip(empty.gain, fresh.gain, strict=True))
+    for name in ("extra", "reference", "values", "variance", "power", "since"):
+        assert getattr(empty, name) is getattr(mean, name), name
+
+
+def test_a_move_is_the_innovation_outside_of_the_basis_over_the_height_of_its_column(rng):
+    basis = bf.random_basis(9, 3, rng=rng)
+    innovation = rng.standard_normal((9, 3))
+    mean = average.start(basis, None)
+    values = mean.values + np.concatenate([[10.0, 6, 2.01], np.ones(6)])
+    mean = mean._replace(values=values, bulk=np.float64(2.0))
+    outside = innovation - basis @ (basis.T @ innovation)
+    moved = average._move(basis, innovation.copy(), basis.T @ innovation, mean)
+    # A column that hardly stands out counts as a twentieth of the first.
+    assert np.allclose(moved, outside / [8, 4, 0.05 * 8])
+    unknown = mean._replace(values=0 * values)
+    assert not np.any(average._move(basis, innovation.copy(), basis.T @ innovation, unknown))
 
 
 # Turn -------------------------------------------------------------------------------------------
