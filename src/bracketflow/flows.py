@@ -153,14 +153,14 @@ class Adaptive:
 
 def _quotient(numerator: float, denominator: Scalar) -> Scalar:
     """numerator/denominator, and 0 where the denominator is 0 or next to it."""
-    xp = namespace(denominator) if hasattr(denominator, "shape") else np
+    xp = namespace(denominator)
     positive = denominator > _least(denominator)
     return xp.where(positive, numerator / xp.where(positive, denominator, 1.0), 0.0)
 
 
 def _least(like: Array) -> float:
     """A number whose inverse is still far from overflow."""
-    return 1e3 * float(namespace(like).finfo(like.dtype).tiny) if hasattr(like, "dtype") else 1e-300
+    return 1e3 * float(namespace(like).finfo(like.dtype).tiny)
 
 
 def _as_step_rule(step: Any) -> StepRule:
