@@ -30,14 +30,14 @@ class Gain(NamedTuple):
     be uncorrelated with the lean of the basis (what a larger gain would have added to it).
     """
 
-    memory: Any = np.float64(0.0)
+    memory: Any
     """W: what the mean counts for against the next observation."""
-    noise: Any = np.float64(0.0)
+    noise: Any
     """Variance of the mean when one observation of weight 1 has variance 1."""
-    evidence: Any = np.float64(0.0)
-    doubt: Any = np.float64(0.0)
+    evidence: Any
+    doubt: Any
     """Discounted sum of <innovation, lean> and its variance."""
-    count: Any = np.int64(0)
+    count: Any
     """Observations in the mean."""
 
 
