@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 from scipy.linalg import expm
+from scipy.stats import chi2
 
 import bracketflow as bf
 from bracketflow.core import State
 from bracketflow.oracles import as_operator, observe
-from bracketflow.tracker import average, full, turn
+from bracketflow.tracker import average, full, reading, turn
 from bracketflow.tracker import gain as g
 from bracketflow.tracker.identity import continued
 from bracketflow.tracker.span import LARGEST, Span, ritz_values
@@ -673,17 +674,17 @@ def test_error_bars_hold_as_often_as_they_say(k, rng):
         np.linalg.norm(state.basis + truth[..., :columns], axis=-2),
     )
     for coverage in (0.5, 0.9):
-        reading = tracker.read(state, coverage)
+        read = tracker.read(state, coverage)
         # At least 120 bars, five standard deviations; and the bars of a finite run are estimates.
         slack = 5 * (coverage * (1 - coverage) / 120) ** 0.5
-        inside = np.abs(reading.eigenvalues - values) <= reading.eigenvalue_errors
+        inside = np.abs(read.eigenvalues - values) <= read.eigenvalue_errors
         assert abs(inside.mean() - coverage) <= slack
-        assert abs((distance <= reading.vector_errors).mean() - coverage) <= slack
-    assert reading.memory.max() <= 60 * (1 + 1e-12)
-    assert np.median(reading.memory) > 30
-    assert np.array_equal(reading.order, np.broadcast_to(np.arange(columns), reading.order.shape))
-    assert not reading.jumps.any()
-    assert np.all(reading.jumped_at == -1)
+        assert abs((distance <= read.vector_errors).mean() - coverage) <= slack
+    assert read.memory.max() <= 60 * (1 + 1e-12)
+    assert np.median(read.memory) > 30
+    assert np.array_equal(read.order, np.broadcast_to(np.arange(columns), read.order.shape))
+    assert not read.jumps.any()
+    assert np.all(read.jumped_at == -1)
 
 
 def test_equal_eigenvalues_have_bars_as_long_as_can_be(rng):
@@ -695,6 +696,31 @@ def test_equal_eigenvalues_have_bars_as_long_as_can_be(rng):
     assert np.all(bars[[0, 3]] < 1e-2)
     assert np.all(bars[[1, 2]] > 0.1)
     assert np.all(bars <= 2**0.5)
+
+
+@pytest.mark.parametrize("coverage", [0.3, 0.9, 0.99])
+@pytest.mark.parametrize("others", [3, 8, 40])
+def test_an_error_bar_is_a_quantile_of_the_distance(coverage, others):
+    """Alike towards `others` columns, or towards as many outside of them: χ² of that many."""
+    size = others * 0.01 * (chi2.ppf(coverage, others) / others)
+    values = np.concatenate([[5.0], np.ones(others)])
+    variance = np.full((1, others + 1), 0.01 * 16 / 0.5)  # times 0.5, over a gap of 4
+    none, gain, alarm = np.zeros(1), settled_gain(), alarmed()
+    inside = reading._Spread(values, variance, none, 1, gain, alarm)
+    found = reading._radius(inside, np.full(1, 0.5), 1, coverage)
+    # Wilson and Hilferty are good to a percent from three degrees of freedom on.
+    assert found == pytest.approx(size**0.5, rel=0.02)
+    power = np.full(1, others * 0.01 * 25 / 0.5)  # 5 above the bulk
+    outside = reading._Spread(values[:1], 0 * variance[:, :1], power, others, gain, alarm)
+    found = reading._radius(outside, np.full(1, 0.5), 1, coverage)
+    assert found == pytest.approx(size**0.5, rel=0.02)
+
+
+def test_where_nothing_is_known_a_bar_is_as_long_as_can_be():
+    equal = reading._Spread(
+        np.array([2.0, 2.0]), np.ones((2, 2)), np.zeros(2), 1, settled_gain(), alarmed()
+    )
+    assert reading._radius(equal, np.ones(1), 2, 0.95) == pytest.approx([2**0.5] * 2)
 
 
 @pytest.mark.parametrize("coverage", [0.0, 1.0, -0.5, 2, np.nan])

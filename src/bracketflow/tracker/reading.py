@@ -114,9 +114,10 @@ def _radius(spread: _Spread, noise: Array, k: int, coverage: float) -> np.ndarra
     with np.errstate(over="ignore"):  # equal eigenvalues: the bar is as long as it can be
         inside = spread.variance * noise[..., None] / np.maximum(gaps**2, tiny)
         outside = spread.power * noise / np.maximum(spread.values[..., :k] ** 2, tiny)
-        mean = np.minimum(inside.sum(axis=-1) + outside, LONGEST)
-        square = (inside**2).sum(axis=-1) + outside**2 / max(spread.codimension, 1)
-        ratio = np.minimum(2 / 9 * square / np.maximum(mean**2, tiny), LONGEST)
+    inside, outside = np.minimum(inside, LONGEST), np.minimum(outside, LONGEST)
+    mean = inside.sum(axis=-1) + outside
+    square = (inside**2).sum(axis=-1) + outside**2 / max(spread.codimension, 1)
+    ratio = 2 / 9 * square / np.maximum(mean**2, tiny)
     # Wilson and Hilferty: the cube root of χ² is nearly normal.
     root = 1 - ratio + NormalDist().inv_cdf(coverage) * np.sqrt(ratio)
     return np.asarray(np.minimum(np.sqrt(mean * np.maximum(root, 0.0) ** 3), 2**0.5))
