@@ -544,6 +544,31 @@ def test_static_operator_with_repeated_eigenvalues(values, k):
         assert bf.subspace_error(result.eigenvectors, truth[:, :k]) < 1e-6
 
 
+@pytest.mark.parametrize("level", [0.0, -3.0, 1e6])
+@pytest.mark.parametrize("rank", [0, 1, 2, 3, 5])
+@pytest.mark.parametrize(("n", "k"), [(5, 4), (12, 6), (100, 4)])
+def test_static_operator_with_fewer_directions_than_columns(rank, n, k, level, rng):
+    values = np.concatenate([np.arange(rank, 0.0, -1), np.zeros(n)])[:n]
+    truth = bf.random_basis(n, rng=rng)
+    result = bf.decompose(signal(truth, values) + level * np.eye(n), k=k, rng=rng)
+    assert result.status in (bf.Status.CONVERGED, bf.Status.PRECISION_FLOOR)
+    assert np.allclose(result.eigenvalues, values[:k] + level, atol=1e-8, rtol=1e-14)
+    assert np.linalg.norm(result.eigenvectors.T @ result.eigenvectors - np.eye(k)) < 1e3 * EPS
+
+
+def test_an_operator_that_is_static_by_name_only_is_averaged(rng):
+    truth = bf.random_basis(40, rng=rng)
+    matrix = signal(truth, bulk_values(40))
+
+    def product(block):
+        noise = rng.standard_normal((40, 40))
+        return (matrix + 0.05 * (noise + noise.T)) @ block
+
+    result = static_run(bf.as_operator(product, 40), 4, rng)
+    assert result.status is bf.Status.STEP_LIMIT
+    assert bf.subspace_error(result.eigenvectors, truth[:, :4]) < 0.1
+
+
 def test_switches_between_still_and_moving():
     rng = np.random.default_rng(16)
     truth, other = bf.random_basis(100, rng=rng), bf.random_basis(100, rng=rng)

@@ -317,13 +317,14 @@ def _turned(state: State, columns: Array, mean: Mean, sums: Sums) -> tuple[Array
     image += mean.pending
     values, turn, ritz = singular(within, _image_gram(image, scale, sums), k)
     inside = within @ turn
-    settled = bool(np.max(state.steps) > CAUTIOUS_STEPS)
-    if np.max(state.steps) > 0:
+    steps = int(np.max(state.steps))
+    settled = steps > CAUTIOUS_STEPS
+    if steps > 0:
         values, ritz, inside, turn = identified(values, ritz, inside, turn, settled)
     anchor, left = followed(mean.anchor @ inside, values)
     since = np.where(left & settled, np.asarray(state.steps)[..., None] + 1, mean.since)
     moved = image @ turn
-    if np.max(state.steps) == 0:
+    if steps == 0:
         moved = upright(moved)
     if (to_host(values).max(axis=-1) ** 2 > SOUND * to_host(values).min(axis=-1) ** 2).any():
         moved = polished(moved)
@@ -391,11 +392,10 @@ def _noise(
     """
     xp = namespace(share)
     k = mean.lean.shape[-1]
-    inside = view.rayleigh.mT
-    change = inside - mean.ritz[..., None] * places(mean.values, k)
     # Eigenvalues are read relative to their mean: the noise of the reference is not theirs.
-    common = xp.mean(diagonal(change[..., :k]), axis=-1)
-    change = change - common[..., None, None] * places(mean.values, k)
+    common = xp.mean(diagonal(view.rayleigh) - mean.ritz, axis=-1)
+    expected = mean.ritz + common[..., None]
+    change = view.rayleigh.mT - expected[..., None] * places(mean.values, k)
     fade = weight * (1 - share)
     rate = per_member(np.maximum(1 / np.maximum(mean.gain.count, 1), 1 / 1024), share)
     outside = squares - column_inner(view.rayleigh, view.rayleigh)

@@ -17,19 +17,21 @@ def continued(overlap: Array, count: int, *, settled: bool) -> tuple[Array | Non
     exchanged, before the columns have settled and while every new one is close to the old one in
     its place.
     """
-    xp = namespace(overlap)
     host = to_host(overlap)
     k = host.shape[-1]
-    order = np.broadcast_to(np.arange(count), (*host.shape[:-2], count)).copy()
-    moved = (np.abs(host.diagonal(axis1=-2, axis2=-1)) < CLOSE).any(axis=-1)
-    moved &= settled
-    for member in np.argwhere(moved):
-        place = tuple(member)
-        order[place][:k] = linear_sum_assignment(-np.abs(host[place]))[1]
-    along = np.take_along_axis(host, order[..., :k, None], axis=-1)[..., 0]
-    sign = np.ones(order.shape, dtype=host.dtype)
+    along = host.diagonal(axis1=-2, axis2=-1)
+    moved = (np.abs(along) < CLOSE).any(axis=-1) & settled
+    order = None
+    if moved.any():
+        order = np.zeros((*host.shape[:-2], count), dtype=np.int64) + np.arange(count)
+        for member in np.argwhere(moved):
+            place = tuple(member)
+            order[place][:k] = linear_sum_assignment(-np.abs(host[place]))[1]
+        along = np.take_along_axis(host, order[..., :k, None], axis=-1)[..., 0]
+    sign = np.ones((*host.shape[:-2], count), dtype=host.dtype)
     sign[..., :k][along < 0] = -1
+    xp = namespace(overlap)
     if xp is not np:
         sign = xp.asarray(sign, device=overlap.device)
-        order = xp.asarray(order, device=overlap.device)
-    return (order if moved.any() else None), sign
+        order = order if order is None else xp.asarray(order, device=overlap.device)
+    return order, sign

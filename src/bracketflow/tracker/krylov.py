@@ -16,6 +16,7 @@ from bracketflow.core import (
     Array,
     Probe,
     State,
+    column_inner,
     contiguous,
     diagonal,
     epsilon,
@@ -51,6 +52,7 @@ from bracketflow.tracker.span import (
 
 DOUBTED_AT = 1e-3  # residuals, relative to the spread, at which a single chain is checked
 DOUBTS = 6  # products spent on that
+OUTSIDE = 0.01  # squared, of a spare direction: what is left of it outside of the span
 DEFLATED = 0.1  # a part outside the span smaller than this is not resolved well enough
 
 
@@ -77,13 +79,12 @@ def step(
 ) -> tuple[Array | None, Probe, Span]:
     """One observation: next basis (None if the signal has moved), probe and span."""
     if span.columns.shape[-1] == 0:
-        return _first(operator, state)
+        return _first(operator, state, spare)
     if operator.static:
         span = _doubted(span, spare)
     k = state.basis.shape[-1]
     block = _next_block(operator, state.basis, span)
-    product = _looked(operator, block, span, state.seen)
-    span = span._replace(rounding=np.maximum(span.rounding, _rounding(product.probe, span)))
+    product, span = _looked(operator, block, span, state.seen)
     whole = _image(span, state.basis)
     longer, shift, odd = _absorbed(span, block, product, whole, operator.static)
     probe = _probe(state.basis, span, block, product.probe, whole, shift, odd)
@@ -104,8 +105,11 @@ def _image(span: Span, basis: Array) -> Array:
     return beside
 
 
-def _looked(operator: Operator, block: Block, span: Span, seen: Any) -> Product:
-    """The step's one product, centred, and what of it lies in span[S, Q]: one message."""
+def _looked(operator: Operator, block: Block, span: Span, seen: Any) -> tuple[Product, Span]:
+    """The step's one product, centred, and what of it lies in span[S, Q]: one message.
+
+    The span comes back with the product's rounding in its books.
+    """
     xp = namespace(block.columns)
     where = xp.concat([block.known, block.fresh], axis=-2)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -123,7 +127,8 @@ def _looked(operator: Operator, block: Block, span: Span, seen: Any) -> Product:
         rayleigh = 0.5 * (compressed + compressed.mT)
         probe = Probe(block.columns, image, level, rayleigh, image.shape[-1])
         refuse_bad(probe, compressed - rayleigh, seen)
-    return Product(probe, inside)
+    rounding = np.maximum(span.rounding, _rounding(probe, span))
+    return Product(probe, inside), span._replace(rounding=rounding)
 
 
 def _absorbed(
@@ -160,13 +165,15 @@ def _rounding(seen: Probe, span: Span) -> Any:
     return to_host(seen.rounding / 8 + 16 * epsilon(seen.basis) * extent)
 
 
-def _first(operator: Operator, state: State) -> tuple[Array, Probe, Span]:
+def _first(operator: Operator, state: State, spare: Array) -> tuple[Array | None, Probe, Span]:
     """A span from X. A static operator is believed; else the next product tests it."""
     probe = observe(operator, state)
     k = state.basis.shape[-1]
     probe, span = _seed(probe, 1 if operator.static else (k + 1) // 2)
     if operator.static:
-        probe, span = _grown(operator, state, probe, span)
+        probe, span = _grown(operator, state, probe, span, spare)
+        if span.columns.shape[-1] < k:
+            return None, probe, span
     elif span.columns.shape[-1] < k:
         turn = enriching(span, k)
         basis = span.combined(turn)
@@ -211,17 +218,43 @@ def _seed(probe: Probe, width: int) -> tuple[Probe, Span]:
     )
 
 
-def _grown(operator: Operator, state: State, probe: Probe, span: Span) -> tuple[Probe, Span]:
-    """The span, multiplied on until it holds k columns; the products count as this step's."""
+def _grown(
+    operator: Operator, state: State, probe: Probe, span: Span, spare: Array
+) -> tuple[Probe, Span]:
+    """The span, multiplied on until it holds k columns; the products count as this step's.
+
+    It holds fewer if they contradict each other: then the operator is not static at all.
+    """
     k, matvecs = state.basis.shape[-1], probe.matvecs
-    while span.columns.shape[-1] < k and span.pending.shape[-1]:
-        identity = identity_like(span.pending.mT @ span.pending)
+    while span.columns.shape[-1] < k:
+        if not span.pending.shape[-1]:  # C leaves the span where it is
+            span = _joined(span, namespace(spare).concat([spare, state.basis], axis=-1))
+        identity = identity_like(span.pending)
         nothing = 0 * probe.rayleigh[:, : len(identity)]
         block = Block(contiguous(span.pending), 0 * span.coupling, identity, nothing)
-        product = _looked(operator, block, span, state.seen)
-        span, *_ = _absorbed(span, block, product, probe.basis, static=True)
+        product, span = _looked(operator, block, span, state.seen)
         matvecs += product.probe.matvecs
+        span, _, odd = _absorbed(span, block, product, probe.basis, static=True)
+        if odd is not None:
+            break
     return replace(probe, matvecs=matvecs), span
+
+
+def _joined(span: Span, candidates: Array) -> Span:
+    """The span with one more direction pending: the first candidate that lies well outside."""
+    xp = namespace(candidates)
+    outside = candidates - span.combined(over_rows(span.overlap(candidates)))
+    squares = to_host(over_rows(column_inner(outside, outside)))
+    first = int(np.argmax(squares > min(OUTSIDE, squares.max() / 2)))
+    column = outside[:, first : first + 1]
+    for _ in range(2):
+        column = column / over_rows(frobenius_squared(column)) ** 0.5
+        column = column - span.combined(over_rows(span.overlap(column)))
+    column = column / over_rows(frobenius_squared(column)) ** 0.5
+    return span._replace(
+        pending=xp.concat([span.pending, column], axis=-1),
+        coupling=xp.concat([span.coupling, 0 * span.columns[:1].mT], axis=-1),
+    )
 
 
 def _next_block(operator: Operator, basis: Array, span: Span) -> Block:
@@ -266,18 +299,8 @@ def _doubted(span: Span, spare: Array) -> Span:
         return span
     if sum(span.columns.shape[-1:] + span.pending.shape[-1:]) >= row_count(spare):
         return span._replace(doubts=np.int64(span.pending.shape[-1]))
-    used = int(span.rounds)
-    column = spare[:, used : used + 1]
-    for _ in range(3):
-        column = column - span.combined(over_rows(span.overlap(column)))
-        column = column / over_rows(frobenius_squared(column)) ** 0.5
-    xp = namespace(spare)
-    return span._replace(
-        pending=xp.concat([span.pending, column], axis=-1),
-        coupling=xp.concat([span.coupling, 0 * span.columns[:1].mT], axis=-1),
-        doubts=np.int64(DOUBTS),
-        rounds=span.rounds + 1,
-        captured=_captured(span),
+    return _joined(span, spare[:, int(span.rounds) :])._replace(
+        doubts=np.int64(DOUBTS), rounds=span.rounds + 1, captured=_captured(span)
     )
 
 
