@@ -733,9 +733,15 @@ def test_coverage_is_a_probability(coverage):
 # Span -------------------------------------------------------------------------------------------
 
 
+def span_of(state):
+    """The span of a state, all of S in its columns."""
+    span = Span(*state.memory[1])
+    return span._replace(columns=np.concatenate([span.columns, *span.tail], axis=-1), tail=())
+
+
 def span_defects(c, state):
     """How far the span of a state is from C S = S T + Q Gᵀ with [S, Q] orthonormal."""
-    span = Span(*state.memory[1])
+    span = span_of(state)
     both = np.concatenate([span.columns, span.pending], axis=-1)
     centred = c - span.level * np.eye(len(c))
     relation = span.columns @ span.rayleigh + span.pending @ span.coupling.T
@@ -774,7 +780,7 @@ def test_a_span_keeps_its_relation_whatever_the_background_does(static, k, gap, 
         operator = bf.as_operator(c + level * np.eye(n), static=static)
         state, _ = tracker.step(operator, state)
         # The span is at the level of its first product: C is compared up to a multiple of I.
-        span = Span(*state.memory[1])
+        span = span_of(state)
         rayleigh = span.columns.T @ c @ span.columns
         own = np.trace(rayleigh - span.rayleigh) / len(rayleigh)
         size, defects = span_defects(c, state._replace(memory=(None, span._replace(level=own))))
@@ -794,7 +800,7 @@ def test_a_span_of_all_directions_is_exact(static, rng):
     for _ in range(12):
         level = 0.0 if static else rng.uniform(0, 10)
         state, probe = tracker.step(bf.as_operator(c + level * np.eye(6), static=static), state)
-    span = Span(*state.memory[1])
+    span = span_of(state)
     assert probe.residuals.max() <= 1e-11
     assert not tracker.in_doubt(state)
     values = np.sort(ritz_values(span))[::-1]

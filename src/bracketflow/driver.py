@@ -18,7 +18,6 @@ from bracketflow.core import (
     Result,
     State,
     Status,
-    column_inner,
     diagonal,
     namespace,
     select,
@@ -26,7 +25,7 @@ from bracketflow.core import (
 )
 from bracketflow.geometry import taken, upright
 from bracketflow.oracles import as_observation
-from bracketflow.sharding import agree, over_rows, shards
+from bracketflow.sharding import agree, shards
 from bracketflow.stopping import Stop, as_answer
 
 Monitor = Callable[[State, Probe], None]
@@ -314,10 +313,3 @@ def _turned(probe: Probe, turn: Array) -> Probe:
         rayleigh=0.5 * (rayleigh + rayleigh.mT),
         gram=None if probe.gram is None else turn.mT @ probe.gram @ turn,
     )
-
-
-def column_norms(matrix: Array) -> Array:
-    """Euclidean norms of the columns, (..., k)."""
-    if shards() is None:
-        return namespace(matrix).linalg.vector_norm(matrix, axis=-2)
-    return over_rows(column_inner(matrix, matrix)) ** 0.5

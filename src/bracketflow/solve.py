@@ -7,8 +7,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from bracketflow.core import Array, ObservationError, Probe, Result, State, namespace
-from bracketflow.driver import Method, Monitor, OnBad, checked_stream, column_norms, read_off, run
+from bracketflow.core import (
+    Array,
+    ObservationError,
+    Probe,
+    Result,
+    State,
+    contiguous,
+    diagonal,
+    namespace,
+)
+from bracketflow.driver import Method, Monitor, OnBad, checked_stream, read_off, run
 from bracketflow.geometry import random_basis
 from bracketflow.oracles import Operator, as_observation, as_operator
 from bracketflow.sharding import shards
@@ -58,7 +67,8 @@ def _ritz_residual_below(method: EigenTracker, tol: float) -> Stop:
         if probe.is_square:
             return residual_status(state, probe, probe.residuals, tol)
         _, turn = namespace(probe.rayleigh).linalg.eigh(probe.rayleigh)
-        return residual_status(state, probe, column_norms(probe.residual @ turn), tol)
+        squares = diagonal(turn.mT @ probe.residual_gram @ turn)
+        return residual_status(state, probe, abs(squares) ** 0.5, tol)
 
     return rule
 
@@ -140,7 +150,7 @@ def reoriented(result: Result, which: str) -> Result:
     return replace(
         result,
         eigenvalues=-flip(result.eigenvalues, axis=-1),
-        eigenvectors=flip(result.eigenvectors, axis=-1),
+        eigenvectors=contiguous(flip(result.eigenvectors, axis=-1)),
         residuals=flip(result.residuals, axis=-1),
         background=-result.background,
     )

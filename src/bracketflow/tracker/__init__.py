@@ -50,7 +50,8 @@ class EigenTracker:
     (p = 3k at most, one more as reference) on a signal that moves or is noisy. While the signal
     of a single problem stands still, from the start or later, a Krylov span takes ⌈k/2⌉ + 1
     columns a step; the probe is then read off the span, and a reference column in every product
-    tests it. Ensembles always average.
+    tests it. A static operator takes single columns, several of them a step. Ensembles always
+    average.
     """
 
     k: int | None = None

@@ -30,7 +30,7 @@ from bracketflow.core import (
     select,
     to_host,
 )
-from bracketflow.geometry import random_basis, triangular, upright
+from bracketflow.geometry import orthonormalise, random_basis, upright
 from bracketflow.oracles import Operator
 from bracketflow.sharding import over_rows, row_count, shards
 from bracketflow.tracker.gain import (
@@ -104,13 +104,13 @@ def start(basis: Array, rng: Any) -> Mean:
     random = random_basis(
         n, min(p + 1, n), rng=0 if rng is None else rng, ensemble=ensemble, like=basis
     )
-    extra = filled(basis, random[..., :p])
+    extra, reference = filled(basis, random[..., :p]), contiguous(random[..., -1:])
     xp = namespace(basis)
     values = xp.zeros_like(xp.concat([basis, extra], axis=-1)[..., 0, :])
     return Mean(
         extra,
-        random[..., -1:],
-        0 * random[..., -1:],
+        reference,
+        0 * reference,
         values,
         values[..., :k],
         values[..., None, :] + 0 * basis[..., 0, :, None],
@@ -130,7 +130,7 @@ def filled(basis: Array, candidates: Array) -> Array:
     """`candidates` made orthonormal and orthogonal to `basis`."""
     for _ in range(2):
         candidates = candidates - basis @ over_rows(basis.mT @ candidates)
-        candidates = triangular(candidates)[0]
+        candidates = orthonormalise(candidates)
     return contiguous(candidates)
 
 

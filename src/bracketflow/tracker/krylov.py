@@ -16,7 +16,6 @@ from bracketflow.core import (
     Array,
     Probe,
     State,
-    column_inner,
     contiguous,
     diagonal,
     epsilon,
@@ -46,6 +45,7 @@ from bracketflow.tracker.span import (
     empty,
     enriching,
     extended,
+    gathered,
     leading_vectors,
     ritz_values,
 )
@@ -53,6 +53,8 @@ from bracketflow.tracker.span import (
 DOUBTED_AT = 1e-3  # residuals, relative to the spread, at which a single chain is checked
 DOUBTS = 6  # products spent on that
 OUTSIDE = 0.01  # squared, of a spare direction: what is left of it outside of the span
+FALL = 0.3  # of the residuals in one step on a static operator,
+PURSUED = 12  # with so many more products at most
 DEFLATED = 0.1  # a part outside the span smaller than this is not resolved well enough
 
 
@@ -78,30 +80,59 @@ def step(
     operator: Operator, state: State, span: Span, spare: Array
 ) -> tuple[Array | None, Probe, Span]:
     """One observation: next basis (None if the signal has moved), probe and span."""
-    if span.columns.shape[-1] == 0:
+    if span.size == 0:
         return _first(operator, state, spare)
     if operator.static:
         span = _doubted(span, spare)
-    k = state.basis.shape[-1]
     block = _next_block(operator, state.basis, span)
     product, span = _looked(operator, block, span, state.seen)
-    whole = _image(span, state.basis)
-    longer, shift, odd = _absorbed(span, block, product, whole, operator.static)
-    probe = _probe(state.basis, span, block, product.probe, whole, shift, odd)
+    longer, shift, odd = _absorbed(span, block, product, state.basis, operator.static)
+    probe = _probe(state.basis, span, block, product.probe, shift, odd)
     if odd is not None:
         return None, probe, span
-    basis, longer = _ritz(condensed(longer, k), k, state)
-    return basis, probe, longer
+    longer = _turned(longer, state)
+    if operator.static:
+        longer, matvecs = _pursued(operator, state, longer, spare, FALL * _residual(span))
+        probe = replace(probe, matvecs=probe.matvecs + matvecs)
+    longer = gathered(longer)
+    return contiguous(longer.inside(longer.turn)), probe, longer
 
 
-def _image(span: Span, basis: Array) -> Array:
-    """C X at the level of the span, as far as X lies in it."""
-    known = span.known
+def _pursued(
+    operator: Operator, state: State, span: Span, spare: Array, aim: float
+) -> tuple[Span, int]:
+    """More products with a static operator: until its residuals are down to `aim`, and past doubts.
+
+    So the basis, which takes a pass over all of S, is made for every few products only.
+    """
+    matvecs = 0
+    for _ in range(PURSUED):
+        span = _doubted(span, spare)
+        if not (span.doubts > 0 or _residual(span) > max(aim, span.floor)):
+            break
+        block = _next_block(operator, state.basis, span)
+        product, span = _looked(operator, block, span, state.seen)
+        matvecs += product.probe.matvecs
+        longer, _, odd = _absorbed(span, block, product, state.basis, static=True)
+        if odd is not None:  # the next step will find it, too
+            break
+        span = _turned(longer, state)
+    return span, matvecs
+
+
+def _residual(span: Span) -> float:
+    """‖R‖_F of the basis, as far as it lies in S."""
+    return float(to_host(frobenius_squared(span.coupling.mT @ span.known)) ** 0.5)
+
+
+def _image(span: Span, basis: Array, where: Array, level: Any = 0.0) -> Array:
+    """(C − level) X · where, C at the level of the span, as far as X lies in it."""
+    known = span.known @ where
     beside = span.pending @ (span.coupling.mT @ known)
     if span.fresh.shape[-2]:
-        return span.columns @ (span.rayleigh @ known) + beside
+        return beside + span.inside(span.rayleigh @ known) - level * (basis @ where)
     # The columns are Ritz vectors, T · turn = turn · diag: no product with S.
-    beside += basis * ritz_values(span)
+    beside += basis @ ((ritz_values(span) - level)[:, None] * where)
     return beside
 
 
@@ -132,20 +163,22 @@ def _looked(operator: Operator, block: Block, span: Span, seen: Any) -> tuple[Pr
 
 
 def _absorbed(
-    span: Span, block: Block, product: Product, whole: Array, static: bool
+    span: Span, block: Block, product: Product, basis: Array, static: bool
 ) -> tuple[Span, Any, Array | None]:
     """The span with a product in it, and how far the product's level is from the span's.
 
-    Combinations of P that lie in S have a known image, `whole` for the basis. When the product
-    contradicts it, the third is what it adds to the image of the basis; None when it fits.
+    Combinations of P that lie in span X have a known image. When the product contradicts it, the
+    third is what it adds to the image of the basis; None when it fits.
     """
     seen = product.probe
     shift, unexplained = _shift(product, block, span, static)
-    frame, sizes, mixing = namespace(whole).linalg.svd(block.fresh)
+    frame, sizes, mixing = namespace(basis).linalg.svd(block.fresh)
     rank = int(np.sum(to_host(sizes) > DEFLATED))
     new, old = mixing[:rank].mT / sizes[:rank], mixing[rank:].mT
     of_basis = block.of_basis @ old
-    odd = seen.centred @ old - shift * (block.columns @ old) - whole @ of_basis
+    odd = seen.centred @ old - shift * (block.columns @ old)
+    if old.shape[-1]:
+        odd -= _image(span, basis, of_basis)
     residual = seen.centred @ new - span.combined(product.inside @ new)
     overlap, gram, surprise = over_rows(
         span.overlap(residual), residual.mT @ residual, frobenius_squared(odd)
@@ -172,15 +205,17 @@ def _first(operator: Operator, state: State, spare: Array) -> tuple[Array | None
     probe, span = _seed(probe, 1 if operator.static else (k + 1) // 2)
     if operator.static:
         probe, span = _grown(operator, state, probe, span, spare)
-        if span.columns.shape[-1] < k:
+        if span.size < k:
             return None, probe, span
-    elif span.columns.shape[-1] < k:
+    elif span.size < k:
         turn = enriching(span, k)
         basis = span.combined(turn)
         sign = signs(basis)
         return contiguous(basis * sign), probe, span._replace(turn=turn * sign)
-    basis, span = _ritz(span, k, state)
-    return basis, probe, span
+    span = gathered(_turned(span, state))
+    basis = span.inside(span.turn)
+    sign = signs(basis) if state.steps == 0 else 1.0
+    return contiguous(basis * sign), probe, span._replace(turn=span.turn * sign)
 
 
 def _seed(probe: Probe, width: int) -> tuple[Probe, Span]:
@@ -191,7 +226,7 @@ def _seed(probe: Probe, width: int) -> tuple[Probe, Span]:
     """
     xp = namespace(probe.basis)
     k = probe.basis.shape[-1]
-    turn = xp.flip(xp.linalg.eigh(probe.rayleigh)[1], axis=-1)
+    turn = contiguous(xp.flip(xp.linalg.eigh(probe.rayleigh)[1], axis=-1))
     residual = probe.residual @ turn
     whole = empty(probe.basis)._replace(
         columns=probe.basis @ turn,
@@ -226,7 +261,7 @@ def _grown(
     It holds fewer if they contradict each other: then the operator is not static at all.
     """
     k, matvecs = state.basis.shape[-1], probe.matvecs
-    while span.columns.shape[-1] < k:
+    while span.size < k:
         if not span.pending.shape[-1]:  # C leaves the span where it is
             span = _joined(span, namespace(spare).concat([spare, state.basis], axis=-1))
         identity = identity_like(span.pending)
@@ -234,7 +269,7 @@ def _grown(
         block = Block(contiguous(span.pending), 0 * span.coupling, identity, nothing)
         product, span = _looked(operator, block, span, state.seen)
         matvecs += product.probe.matvecs
-        span, _, odd = _absorbed(span, block, product, probe.basis, static=True)
+        span, _, odd = _absorbed(span, block, product, state.basis, static=True)
         if odd is not None:
             break
     return replace(probe, matvecs=matvecs), span
@@ -243,17 +278,22 @@ def _grown(
 def _joined(span: Span, candidates: Array) -> Span:
     """The span with one more direction pending: the first candidate that lies well outside."""
     xp = namespace(candidates)
-    outside = candidates - span.combined(over_rows(span.overlap(candidates)))
-    squares = to_host(over_rows(column_inner(outside, outside)))
-    first = int(np.argmax(squares > min(OUTSIDE, squares.max() / 2)))
-    column = outside[:, first : first + 1]
+    most = -1.0
+    for i in range(candidates.shape[-1]):
+        left = candidates[:, i : i + 1]
+        left = left - span.combined(over_rows(span.overlap(left)))
+        square = float(to_host(over_rows(frobenius_squared(left))))
+        if square > most:
+            most, column = square, left
+        if square > OUTSIDE:
+            break
     for _ in range(2):
         column = column / over_rows(frobenius_squared(column)) ** 0.5
         column = column - span.combined(over_rows(span.overlap(column)))
     column = column / over_rows(frobenius_squared(column)) ** 0.5
     return span._replace(
         pending=xp.concat([span.pending, column], axis=-1),
-        coupling=xp.concat([span.coupling, 0 * span.columns[:1].mT], axis=-1),
+        coupling=xp.concat([span.coupling, 0 * span.rayleigh[:, :1]], axis=-1),
     )
 
 
@@ -297,7 +337,7 @@ def _doubted(span: Span, spare: Array) -> Span:
     span = span._replace(doubts=np.int64(0))
     if not in_doubt(span, spare):
         return span
-    if sum(span.columns.shape[-1:] + span.pending.shape[-1:]) >= row_count(spare):
+    if span.size + span.pending.shape[-1] >= row_count(spare):
         return span._replace(doubts=np.int64(span.pending.shape[-1]))
     return _joined(span, spare[:, int(span.rounds) :])._replace(
         doubts=np.int64(DOUBTS), rounds=span.rounds + 1, captured=_captured(span)
@@ -311,10 +351,9 @@ def _captured(span: Span) -> Any:
 
 def in_doubt(span: Span, spare: Array) -> bool:
     """Whether a chain that looks for repeated eigenvalues is under way or still due."""
-    n, m = row_count(span.columns), span.columns.shape[-1]
     if span.doubts > 0 and span.pending.shape[-1]:
         return True
-    if m + span.pending.shape[-1] >= n:
+    if span.size + span.pending.shape[-1] >= row_count(spare):
         return bool(span.pending.shape[-1])  # the last directions there are
     if not span.turn.shape[-1]:
         return False
@@ -336,7 +375,7 @@ def _shift(product: Product, block: Block, span: Span, static: bool) -> tuple[An
 
 
 def _probe(
-    basis: Array, span: Span, block: Block, seen: Probe, whole: Array, shift: Any, odd: Array | None
+    basis: Array, span: Span, block: Block, seen: Probe, shift: Any, odd: Array | None
 ) -> Probe:
     """The probe of the basis: the product itself, or what the span says of it.
 
@@ -345,27 +384,30 @@ def _probe(
     """
     if block.columns is basis:
         return seen
-    level, matvecs = seen.background + shift, seen.matvecs
+    level, matvecs, identity = seen.background + shift, seen.matvecs, identity_like(basis)
     if odd is not None:
-        probe, _ = centre(basis, whole + odd)
+        probe, _ = centre(basis, _image(span, basis, identity) + odd)
         return replace(probe, background=probe.background + level, matvecs=matvecs)
     inside, outside = span.turn.mT @ span.rayleigh @ span.turn, span.coupling.mT @ span.turn
     mean = namespace(basis).mean(diagonal(inside))
-    rayleigh = 0.5 * (inside + inside.mT) - mean * identity_like(inside)
-    return Probe(basis, whole - mean * basis, mean + level, rayleigh, matvecs, outside.mT @ outside)
+    rayleigh = 0.5 * (inside + inside.mT) - mean * identity
+    centred = _image(span, basis, identity, mean)
+    return Probe(basis, centred, mean + level, rayleigh, matvecs, outside.mT @ outside)
 
 
-def _ritz(span: Span, k: int, state: State) -> tuple[Array, Span]:
-    """Leading Ritz vectors: descending at first, then each in the place of the one it continues."""
+def _turned(span: Span, state: State) -> Span:
+    """The span, condensed if it is too large, with its leading Ritz vectors for a basis.
+
+    They descend at first; then each is in the place of the one it continues.
+    """
+    k = state.basis.shape[-1]
+    span = condensed(span, k)
     turn = leading_vectors(span, k)
-    if state.steps == 0:
-        basis = span.columns @ turn
-        sign = signs(basis)
-        return contiguous(basis * sign), span._replace(turn=turn * sign)
-    if span.turn.shape[-1]:
-        overlap = span.turn.mT @ turn
-    else:
-        overlap = over_rows((state.basis.mT @ span.columns) @ turn)
-    order, sign = continued(overlap, k, settled=state.steps > CAUTIOUS_STEPS)
-    turn = (turn if order is None else taken(turn, order)) * sign
-    return contiguous(span.columns @ turn), span._replace(turn=turn)
+    if state.steps > 0:
+        if span.turn.shape[-1]:
+            overlap = span.turn.mT @ turn
+        else:
+            overlap = over_rows(state.basis.mT @ span.inside(turn))
+        order, sign = continued(overlap, k, settled=state.steps > CAUTIOUS_STEPS)
+        turn = (turn if order is None else taken(turn, order)) * sign
+    return span._replace(turn=turn)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bracketflow.core import Array, epsilon, frobenius_squared, namespace, to_host
+from bracketflow.core import Array, contiguous, epsilon, frobenius_squared, namespace, to_host
 from bracketflow.geometry import triangular
 
 LARGEST = 6  # columns of S beyond 3k at which it is condensed
@@ -34,16 +34,23 @@ class Span(NamedTuple):
     """Such chains so far."""
     captured: Any = np.float64(-np.inf)
     """Sum of the leading Ritz values when the last of them began."""
+    tail: tuple[Array, ...] = ()
+    """The latest columns of S: so not all of it is copied when it grows."""
+
+    @property
+    def size(self) -> int:
+        """m: the columns of S."""
+        return int(self.rayleigh.shape[-1])
 
     @property
     def known(self) -> Array:
         """What of the basis lies in S, m × k."""
-        return self.turn[: self.columns.shape[-1]]
+        return self.turn[: self.size]
 
     @property
     def fresh(self) -> Array:
         """What of it lies in Q, q × k; no rows while it lies in S."""
-        return self.turn[self.columns.shape[-1] :]
+        return self.turn[self.size :]
 
     @property
     def slack(self) -> Any:
@@ -57,14 +64,23 @@ class Span(NamedTuple):
 
     def overlap(self, block: Array) -> Array:
         """[S, Q]ᵀ · block, of this process's rows."""
-        parts = (self.columns.mT @ block, self.pending.mT @ block)
+        parts = [part.mT @ block for part in (self.columns, *self.tail, self.pending)]
         return namespace(block).concat(parts, axis=-2)
+
+    def inside(self, where: Array) -> Array:
+        """S · where."""
+        first = self.columns.shape[-1]
+        block = self.columns @ where[:first]
+        for part in self.tail:
+            last = first + part.shape[-1]
+            block += part @ where[first:last]
+            first = last
+        return block
 
     def combined(self, where: Array) -> Array:
         """[S, Q] · where."""
-        m = self.columns.shape[-1]
-        block = self.columns @ where[:m]
-        block += self.pending @ where[m:]
+        block = self.inside(where[: self.size])
+        block += self.pending @ where[self.size :]
         return block
 
 
@@ -74,10 +90,17 @@ def empty(basis: Array) -> Span:
     return Span(none, nothing, none, nothing, nothing)
 
 
+def gathered(span: Span) -> Span:
+    """The span with its tail in one piece, which wide products with S are faster with."""
+    if len(span.tail) < 2:
+        return span
+    return span._replace(tail=(namespace(span.columns).concat(span.tail, axis=-1),))
+
+
 def leading_vectors(span: Span, count: int) -> Array:
     """Eigenvectors of T, by descending eigenvalue, the first `count`."""
     xp = namespace(span.columns)
-    return xp.flip(xp.linalg.eigh(span.rayleigh)[1][:, -count:], axis=-1)
+    return contiguous(xp.flip(xp.linalg.eigh(span.rayleigh)[1][:, -count:], axis=-1))
 
 
 def ritz_values(span: Span) -> Array:
@@ -94,7 +117,7 @@ def enriching(span: Span, k: int) -> Array:
     xp = namespace(span.columns)
     corner = 0 * (span.coupling.mT @ span.coupling)
     whole = _blocks(span.rayleigh, span.coupling, span.coupling.mT, corner)
-    return xp.flip(xp.linalg.eigh(whole)[1][:, -k:], axis=-1)
+    return contiguous(xp.flip(xp.linalg.eigh(whole)[1][:, -k:], axis=-1))
 
 
 def directions(residual: Array, overlap: Array, gram: Array, span: Span) -> tuple[Array, Array]:
@@ -130,7 +153,7 @@ def extended(span: Span, frame: Array, image: Array, pending: Array, coupling: A
     across, down = inside[:, :rank], inside[:, rank:]
     fresh = span.fresh if span.fresh.shape[-2] else 0 * (span.pending[:1].mT @ span.known[:1])
     return span._replace(
-        columns=xp.concat([span.columns, turned[:, :rank]], axis=-1),
+        tail=(*span.tail, contiguous(turned[:, :rank])),
         rayleigh=_blocks(span.rayleigh, across, across.mT, 0.5 * (corner + corner.mT)),
         pending=xp.concat([turned[:, rank:], pending], axis=-1),
         coupling=_blocks(down, 0 * (across @ coupling), again.mT, coupling),
@@ -140,11 +163,12 @@ def extended(span: Span, frame: Array, image: Array, pending: Array, coupling: A
 
 def condensed(span: Span, k: int) -> Span:
     """The span's leading Ritz vectors once it has grown too large."""
-    if span.columns.shape[-1] <= 3 * k + LARGEST:
+    if span.size <= 3 * k + LARGEST:
         return span
     kept = leading_vectors(span, 2 * k + CONDENSED)
     return span._replace(
-        columns=span.columns @ kept,
+        columns=gathered(span).inside(kept),
+        tail=(),
         rayleigh=kept.mT @ span.rayleigh @ kept,
         coupling=kept.mT @ span.coupling,
         turn=kept.mT @ span.known,
