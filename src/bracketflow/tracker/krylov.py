@@ -8,7 +8,7 @@ A product that contradicts the relation says that the signal itself has moved.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -26,28 +26,19 @@ from bracketflow.core import (
     to_host,
 )
 from bracketflow.geometry import signs, taken
-from bracketflow.oracles import (
-    Operator,
-    centre,
-    common_level,
-    multiplied,
-    observe,
-    own_level,
-    refuse_bad,
-)
-from bracketflow.sharding import over_rows, row_count, shards
+from bracketflow.oracles import Operator, centre, observe
+from bracketflow.sharding import over_rows, row_count
 from bracketflow.tracker.gain import CAUTIOUS_STEPS
 from bracketflow.tracker.identity import continued
+from bracketflow.tracker.product import Block, absorbed, image_of, looked
 from bracketflow.tracker.span import (
     Span,
     condensed,
     directions,
     empty,
     enriching,
-    extended,
     gathered,
     leading_vectors,
-    ritz_values,
 )
 
 DOUBTED_AT = 1e-3  # residuals, relative to the spread, at which a single chain is checked
@@ -55,25 +46,6 @@ DOUBTS = 6  # products spent on that
 OUTSIDE = 0.01  # squared, of a spare direction: what is left of it outside of the span
 FALL = 0.3  # of the residuals in one step on a static operator,
 PURSUED = 12  # with so many more products at most
-DEFLATED = 0.1  # a part outside the span smaller than this is not resolved well enough
-
-
-class Block(NamedTuple):
-    """What to multiply next: P = S A + Q B = X W + Q B', whose part X W has a known image."""
-
-    columns: Array
-    known: Array
-    fresh: Array
-    of_basis: Array
-    """W, k × w."""
-
-
-class Product(NamedTuple):
-    """C P, seen from the span."""
-
-    probe: Probe
-    inside: Array
-    """[S, Q]ᵀ of the centred product."""
 
 
 def step(
@@ -85,8 +57,8 @@ def step(
     if operator.static:
         span = _doubted(span, spare)
     block = _next_block(operator, state.basis, span)
-    product, span = _looked(operator, block, span, state.seen)
-    longer, shift, odd = _absorbed(span, block, product, state.basis, operator.static)
+    product, span = looked(operator, block, span, state.seen)
+    longer, shift, odd = absorbed(span, block, product, state.basis, operator.static)
     probe = _probe(state.basis, span, block, product.probe, shift, odd)
     if odd is not None:
         return None, probe, span
@@ -111,9 +83,9 @@ def _pursued(
         if not (span.doubts > 0 or _residual(span) > max(aim, span.floor)):
             break
         block = _next_block(operator, state.basis, span)
-        product, span = _looked(operator, block, span, state.seen)
+        product, span = looked(operator, block, span, state.seen)
         matvecs += product.probe.matvecs
-        longer, _, odd = _absorbed(span, block, product, state.basis, static=True)
+        longer, _, odd = absorbed(span, block, product, state.basis, static=True)
         if odd is not None:  # the next step will find it, too
             break
         span = _turned(longer, state)
@@ -123,79 +95,6 @@ def _pursued(
 def _residual(span: Span) -> float:
     """‖R‖_F of the basis, as far as it lies in S."""
     return float(to_host(frobenius_squared(span.coupling.mT @ span.known)) ** 0.5)
-
-
-def _image(span: Span, basis: Array, where: Array, level: Any = 0.0) -> Array:
-    """(C − level) X · where, C at the level of the span, as far as X lies in it."""
-    known = span.known @ where
-    beside = span.pending @ (span.coupling.mT @ known)
-    if span.fresh.shape[-2]:
-        return beside + span.inside(span.rayleigh @ known) - level * (basis @ where)
-    # The columns are Ritz vectors, T · turn = turn · diag: no product with S.
-    beside += basis @ ((ritz_values(span) - level)[:, None] * where)
-    return beside
-
-
-def _looked(operator: Operator, block: Block, span: Span, seen: Any) -> tuple[Product, Span]:
-    """The step's one product, centred, and what of it lies in span[S, Q]: one message.
-
-    The span comes back with the product's rounding in its books.
-    """
-    xp = namespace(block.columns)
-    where = xp.concat([block.known, block.fresh], axis=-2)
-    with np.errstate(over="ignore", invalid="ignore"):
-        image = multiplied(operator, block.columns)
-        level = own_level(block.columns, image)
-        image = image - level * block.columns
-        inside = span.overlap(image)
-        if shards() is not None:
-            own = level
-            level, inside, _ = common_level(
-                own, inside, span.overlap(block.columns), lambda a: diagonal(where.mT @ a)
-            )
-            image += (own - level) * block.columns
-        compressed = where.mT @ inside
-        rayleigh = 0.5 * (compressed + compressed.mT)
-        probe = Probe(block.columns, image, level, rayleigh, image.shape[-1])
-        refuse_bad(probe, compressed - rayleigh, seen)
-    rounding = np.maximum(span.rounding, _rounding(probe, span))
-    return Product(probe, inside), span._replace(rounding=rounding)
-
-
-def _absorbed(
-    span: Span, block: Block, product: Product, basis: Array, static: bool
-) -> tuple[Span, Any, Array | None]:
-    """The span with a product in it, and how far the product's level is from the span's.
-
-    Combinations of P that lie in span X have a known image. When the product contradicts it, the
-    third is what it adds to the image of the basis; None when it fits.
-    """
-    seen = product.probe
-    shift, unexplained = _shift(product, block, span, static)
-    frame, sizes, mixing = namespace(basis).linalg.svd(block.fresh)
-    rank = int(np.sum(to_host(sizes) > DEFLATED))
-    new, old = mixing[:rank].mT / sizes[:rank], mixing[rank:].mT
-    of_basis = block.of_basis @ old
-    odd = seen.centred @ old - shift * (block.columns @ old)
-    if old.shape[-1]:
-        odd -= _image(span, basis, of_basis)
-    residual = seen.centred @ new - span.combined(product.inside @ new)
-    overlap, gram, surprise = over_rows(
-        span.overlap(residual), residual.mT @ residual, frobenius_squared(odd)
-    )
-    if not to_host(surprise + frobenius_squared(unexplained)) <= span.slack**2:
-        return span, shift, odd @ of_basis.mT
-    if rank:
-        known = block.fresh * shift + span.coupling.mT @ block.known
-        image = (product.inside[-known.shape[-2] :] - known) @ new
-        span = extended(span, frame, image, *directions(residual, overlap, gram, span))
-    return span, shift, None
-
-
-def _rounding(seen: Probe, span: Span) -> Any:
-    # An eighth of the bound that serves to refuse: noise as small as that must still be seen.
-    extent = (2 * frobenius_squared(span.rayleigh)) ** 0.5 + frobenius_squared(span.coupling) ** 0.5
-    return to_host(seen.rounding / 8 + 16 * epsilon(seen.basis) * extent)
 
 
 def _first(operator: Operator, state: State, spare: Array) -> tuple[Array | None, Probe, Span]:
@@ -267,9 +166,9 @@ def _grown(
         identity = identity_like(span.pending)
         nothing = 0 * probe.rayleigh[:, : len(identity)]
         block = Block(contiguous(span.pending), 0 * span.coupling, identity, nothing)
-        product, span = _looked(operator, block, span, state.seen)
+        product, span = looked(operator, block, span, state.seen)
         matvecs += product.probe.matvecs
-        span, _, odd = _absorbed(span, block, product, state.basis, static=True)
+        span, _, odd = absorbed(span, block, product, state.basis, static=True)
         if odd is not None:
             break
     return replace(probe, matvecs=matvecs), span
@@ -363,17 +262,6 @@ def in_doubt(span: Span, spare: Array) -> bool:
     return bool(settled and more and int(span.rounds) < spare.shape[-1])
 
 
-def _shift(product: Product, block: Block, span: Span, static: bool) -> tuple[Any, Array]:
-    """How far this product's level is from the span's, and what of SᵀCP is then unexplained."""
-    expected = span.rayleigh @ block.known + span.coupling @ block.fresh
-    unexplained = product.inside[: expected.shape[-2]] - expected
-    if static:
-        shift = float(span.level - to_host(product.probe.background))
-    else:
-        shift = inner(block.known, unexplained) / frobenius_squared(block.known)
-    return shift, unexplained - shift * block.known
-
-
 def _probe(
     basis: Array, span: Span, block: Block, seen: Probe, shift: Any, odd: Array | None
 ) -> Probe:
@@ -386,12 +274,12 @@ def _probe(
         return seen
     level, matvecs, identity = seen.background + shift, seen.matvecs, identity_like(basis)
     if odd is not None:
-        probe, _ = centre(basis, _image(span, basis, identity) + odd)
+        probe, _ = centre(basis, image_of(span, basis, identity) + odd)
         return replace(probe, background=probe.background + level, matvecs=matvecs)
     inside, outside = span.turn.mT @ span.rayleigh @ span.turn, span.coupling.mT @ span.turn
     mean = namespace(basis).mean(diagonal(inside))
     rayleigh = 0.5 * (inside + inside.mT) - mean * identity
-    centred = _image(span, basis, identity, mean)
+    centred = image_of(span, basis, identity, mean)
     return Probe(basis, centred, mean + level, rayleigh, matvecs, outside.mT @ outside)
 
 
