@@ -557,6 +557,50 @@ def test_static_operator_with_fewer_directions_than_columns(rank, n, k, level, r
     assert np.linalg.norm(result.eigenvectors.T @ result.eigenvectors - np.eye(k)) < 1e3 * EPS
 
 
+def spectra(rng, n):
+    """Spectra that are hard on a Krylov span: copies, clusters, null spaces, all sizes."""
+    drawn = rng.uniform(size=n)
+    return {
+        "copies": rng.choice([0.0, 1, 2, 3], n),
+        "signs": rng.choice([-2.0, -1, 1, 2], n),
+        "clusters": rng.choice([1.0, 5], n) + 1e-9 * drawn,
+        "low rank": np.where(np.arange(n) < rng.integers(n), drawn, 0),
+        "geometric": 10.0 ** -np.arange(n),
+        "random": drawn,
+    }
+
+
+@pytest.mark.parametrize("kind", spectra(np.random.default_rng(0), 2))
+@pytest.mark.parametrize("draw", range(8))
+def test_a_static_answer_is_right_whatever_the_spectrum(kind, draw):
+    rng = np.random.default_rng(draw)
+    n = int(rng.integers(2, 40))
+    k = int(rng.integers(1, n))
+    scale, level = rng.choice([1.0, 1e-8, 1e100]), rng.choice([0.0, 1e3, -1e6])
+    values = np.sort(spectra(rng, n)[kind])[::-1]
+    matrix = scale * (signal(bf.random_basis(n, rng=rng), values) + level * np.eye(n))
+    for which, truth in (("largest", values[:k]), ("smallest", values[n - k :])):
+        result = bf.decompose(matrix, k=k, which=which, rng=rng)
+        assert result.status in (bf.Status.CONVERGED, bf.Status.PRECISION_FLOOR)
+        gram = result.eigenvectors.T @ result.eigenvectors
+        assert np.linalg.norm(gram - np.eye(k)) < 1e3 * EPS
+        found = result.eigenvalues / scale - level
+        assert np.abs(found - truth).max() <= 1e-6 + 1e4 * EPS * abs(level)
+
+
+@pytest.mark.parametrize("draw", range(12))
+def test_copies_are_found_however_close_the_next_eigenvalue_is(draw):
+    rng = np.random.default_rng(draw)
+    gap, k = 10.0 ** rng.uniform(-7, -1), int(rng.integers(2, 7))
+    copies = int(rng.integers(2, k + 1))
+    below = 1 - gap * np.arange(1, k + 1) / k
+    values = np.concatenate([np.ones(copies), below, np.linspace(0.5, 0, 80 - copies - k)])
+    matrix = signal(bf.random_basis(80, rng=rng), values)
+    for tol in (1e-3, 1e-8):
+        result = bf.decompose(matrix, k=k, rng=rng, tol=tol)
+        assert np.abs(result.eigenvalues - values[:k]).max() < 1e-7
+
+
 def test_an_operator_that_is_static_by_name_only_is_averaged(rng):
     truth = bf.random_basis(40, rng=rng)
     matrix = signal(truth, bulk_values(40))

@@ -154,7 +154,8 @@ class Status(Enum):
         "give more observations, or larger batches."
     )
     PRECISION_FLOOR = (
-        "The residuals are down to the rounding of the products, about 4·eps·|background|: "
+        "The residuals are down to the rounding of the products, about 4·eps times the size of "
+        "the operator, its background included: "
         "use float64, or remove a known background before the product."
     )
     GAP_TOO_SMALL = (
@@ -260,8 +261,12 @@ class Probe:
     @property
     def rounding(self) -> Scalar:
         """Generous bound on what the rounding of the product leaves in H: 16·eps·√(nk)·|s|."""
+        return self.rounding_of(abs(self.background))
+
+    def rounding_of(self, size: Scalar) -> Scalar:
+        """The same for an operator of this size: 16·eps·√(nk)·size."""
         n, k = self.n, self.basis.shape[-1]
-        return 16 * epsilon(self.basis) * float(n * k) ** 0.5 * abs(self.background)
+        return 16 * epsilon(self.basis) * float(n * k) ** 0.5 * size
 
     @cached_property
     def residual(self) -> Array:

@@ -439,7 +439,7 @@ def refuse_bad(probe: Probe, asymmetry: Array, seen: Scalar) -> None:
     level = abs(probe.background)
     # NaN fails every comparison, so one negated test finds all that is wrong.
     finite = level + size + skew < inf
-    symmetric = skew <= eps**0.5 * (size + skew) + probe.rounding
+    symmetric = skew <= eps**0.5 * (size + skew) + probe.rounding_of(level + seen)
     audible = (seen == 0) | (eps * level <= seen)
     if every_member(finite & symmetric & audible):
         return

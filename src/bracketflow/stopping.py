@@ -56,11 +56,12 @@ def lyapunov_below(tol: float) -> Stop:
 
 
 def residual_below(tol: float) -> Stop:
-    """Stop when max r_i ≤ tol · spread, or at the precision floor max r_i ≤ 4·eps·|s|.
+    """Stop when max r_i ≤ tol · spread, or at the precision floor max r_i ≤ 4·eps·(|s| + 4·seen).
 
     The spread λ_max(H) − λ_min(H) + ‖R‖₂ does not see σ², so a large background cannot fake
-    convergence; the floor is its own status. For k = 1, where H has no spread and r_1 = ‖R‖₂, the
-    scale is the largest ‖R‖ seen so far.
+    convergence; the floor is its own status. Its `seen` is the largest extent of the operator seen
+    so far: where the tracked eigenvalues are all alike (a null space, say) their own spread is
+    rounding. For k = 1, where H has no spread and r_1 = ‖R‖₂, that is the scale, too.
     """
     tol = tolerance(tol)
     return lambda state, probe: residual_status(state, probe, probe.residuals, tol)
@@ -72,7 +73,8 @@ def residual_status(state: State, probe: Probe, residuals: Array, tol: float) ->
     scale = to_host(probe.spread)
     if probe.basis.shape[-1] == 1:
         scale = np.maximum(scale, to_host(state.seen))
-    at_floor = worst <= 4 * epsilon(probe.basis) * np.abs(to_host(probe.background))
+    level = np.abs(to_host(probe.background)) + 4 * to_host(state.seen)
+    at_floor = worst <= 4 * epsilon(probe.basis) * level
     return choose(worst <= tol * scale, Status.CONVERGED, choose(at_floor, Status.PRECISION_FLOOR))
 
 

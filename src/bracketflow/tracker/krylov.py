@@ -41,7 +41,7 @@ from bracketflow.tracker.span import (
     leading_vectors,
 )
 
-DOUBTED_AT = 1e-3  # residuals, relative to the spread, at which a single chain is checked
+DOUBTED_AT = 1e-7  # residuals, relative to the spread, at which a single chain is checked
 DOUBTS = 6  # products spent on that
 OUTSIDE = 0.01  # squared, of a spare direction: what is left of it outside of the span
 FALL = 0.3  # of the residuals in one step on a static operator,
@@ -234,7 +234,7 @@ def _doubted(span: Span, spare: Array) -> Span:
     if span.doubts > 0 and span.pending.shape[-1]:
         return span._replace(doubts=span.doubts - 1)
     span = span._replace(doubts=np.int64(0))
-    if not in_doubt(span, spare):
+    if not in_doubt(span, spare) or _residual(span) > _near(span):
         return span
     if span.size + span.pending.shape[-1] >= row_count(spare):
         return span._replace(doubts=np.int64(span.pending.shape[-1]))
@@ -248,6 +248,12 @@ def _captured(span: Span) -> Any:
     return to_host(inner(span.known, span.rayleigh @ span.known))
 
 
+def _near(span: Span) -> Any:
+    """Residuals and gains that are next to nothing."""
+    scale = to_host(frobenius_squared(span.rayleigh)) ** 0.5
+    return max(DOUBTED_AT * float(scale), float(span.slack))
+
+
 def in_doubt(span: Span, spare: Array) -> bool:
     """Whether a chain that looks for repeated eigenvalues is under way or still due."""
     if span.doubts > 0 and span.pending.shape[-1]:
@@ -256,10 +262,8 @@ def in_doubt(span: Span, spare: Array) -> bool:
         return bool(span.pending.shape[-1])  # the last directions there are
     if not span.turn.shape[-1]:
         return False
-    near = DOUBTED_AT * to_host(frobenius_squared(span.rayleigh)) ** 0.5
-    settled = to_host(frobenius_squared(span.coupling.mT @ span.known)) <= near**2
-    more = _captured(span) > span.captured + near
-    return bool(settled and more and int(span.rounds) < spare.shape[-1])
+    more = _captured(span) > span.captured + _near(span)
+    return bool(more and int(span.rounds) < spare.shape[-1])
 
 
 def _probe(

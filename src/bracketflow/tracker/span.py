@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bracketflow.core import Array, contiguous, epsilon, frobenius_squared, namespace, to_host
-from bracketflow.geometry import triangular
+from bracketflow.geometry import orthonormalise, triangular
+from bracketflow.sharding import over_rows
 
 LARGEST = 6  # columns of S beyond 3k at which it is condensed
 CONDENSED = 4  # to so many beyond 2k
@@ -135,8 +136,12 @@ def directions(residual: Array, overlap: Array, gram: Array, span: Span) -> tupl
             return residual @ (vectors / sizes), vectors * sizes
     left, small = triangular(residual - span.combined(overlap))
     turn, sizes, right = xp.linalg.svd(small, full_matrices=False)
-    rank = int(np.sum(to_host(sizes) > span.floor))
-    return left @ turn[:, :rank], right[:rank].mT * sizes[:rank]
+    host = to_host(sizes)
+    rank = int(np.sum(host > span.floor))
+    found = left @ turn[:, :rank]
+    if rank and host[0] > LEANING * host[rank - 1]:  # the small ones have kept more of the old
+        found = orthonormalise(found - span.combined(over_rows(span.overlap(found))))
+    return found, right[:rank].mT * sizes[:rank]
 
 
 def extended(span: Span, frame: Array, image: Array, pending: Array, coupling: Array) -> Span:
