@@ -40,7 +40,9 @@ def decompose(
 ) -> Result:
     """Eigenvectors of a fixed operator: all of them, or the `k` largest or smallest.
 
-    Stops when max r_i ≤ tol · spread (see `residual_below`) or after `max_steps`.
+    Stops when max r_i ≤ tol · spread (see `residual_below`) or after `max_steps`. For k < n, copies
+    of repeated eigenvalues are looked for first, once the residuals are down to 1e-7: a `tol` above
+    that saves little.
     """
     operator = oriented(as_operator(A, static=True), which)
     if operator.n is None and shards() is None:
