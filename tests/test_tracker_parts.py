@@ -805,3 +805,27 @@ def test_a_span_of_all_directions_is_exact(static, rng):
     assert not tracker.in_doubt(state)
     values = np.sort(ritz_values(span))[::-1]
     assert np.allclose(values - values.mean(), [0.5, -0.5], rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("warm", [False, True])
+def test_a_span_begins_with_upright_columns(static, warm, rng):
+    c = symmetric(rng, 30, eigenvalues=np.arange(30.0, 0, -1) ** 2)
+    tracker = bf.EigenTracker()
+    start = (
+        np.linalg.eigh(c + 0.1 * symmetric(rng, 30))[1] if warm else bf.random_basis(30, rng=rng)
+    )
+    state, _ = tracker.step(bf.as_operator(c, static=static), tracker.init(start[:, -4:]))
+    largest = np.abs(state.basis).argmax(axis=0)
+    assert np.all(state.basis[largest, np.arange(4)] > 0)
+
+
+def test_the_probe_of_a_signal_that_has_moved_shows_it(rng):
+    tracker, before, after = bf.EigenTracker(), symmetric(rng, 30), symmetric(rng, 30)
+    state = tracker.init(bf.random_basis(30, 4, rng=rng))
+    for _ in range(20):
+        state, probe = tracker.step(before, state)
+    settled = probe.residuals.max()
+    _, probe = tracker.step(after, state)
+    assert probe.residuals.max() > 1e3 * settled
+    assert probe.residuals.max() > 0.1
