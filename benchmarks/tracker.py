@@ -355,9 +355,9 @@ def track_rows(rows, k, batch, seed=0):
 
 
 def products_alone(rows, k, batch):
-    """What no tracker with 4k + 1 columns can do without."""
+    """What no tracker with 4k columns can do without."""
     rng = np.random.default_rng(0)
-    block = bf.random_basis(rows.shape[1], 4 * k + 1, rng=rng)
+    block = bf.random_basis(rows.shape[1], 4 * k, rng=rng)
     for i in range(0, len(rows), batch):
         bf.shifted(bf.gram(rows[i : i + batch]), background(rng)) @ block
 
@@ -567,7 +567,7 @@ def point_7_rotation(n=300, k=4, steps=600, seeds=5):
         turn = linalg.expm(2e-3 / np.linalg.norm(skew, 2) * skew)
         tracker = EigenTracker()
         state = tracker.init(bf.random_basis(n, k, rng=rng))
-        columns = [bf.random_basis(n, 4 * k + 1, rng=1) for _ in grid]
+        columns = [bf.random_basis(n, 4 * k, rng=1) for _ in grid]
         errors = []
         for t in range(steps):
             matrix = matrix_of(values, truth)

@@ -442,16 +442,19 @@ def test_a_mean_starts_with_columns_and_nothing_else(ensemble, rng):
     basis = bf.random_basis(9, 2, rng=rng, ensemble=ensemble)
     mean = average.start(basis, None)
     both = np.concatenate([basis, mean.extra], axis=-1)
-    assert np.allclose(both.mT @ both, np.eye(8), rtol=0, atol=20 * EPS)
+    assert np.allclose(both.mT @ both, np.eye(7), rtol=0, atol=20 * EPS)
     assert mean.reference.shape == (*ensemble, 9, 1)
     assert np.allclose(np.linalg.norm(mean.reference, axis=-2), 1)
     empty = {
         "image": (9, 1),
-        "values": (8,),
+        "values": (7,),
         "ritz": (2,),
-        "variance": (2, 8),
+        "reach": (1, 2),
+        "variance": (2, 7),
         "power": (2,),
         "lean": (9, 2),
+        "mapped": (9, 8 if ensemble else 0),
+        "inside": (7, 2),
         "bulk": (),
         "since": (2,),
     }
@@ -460,9 +463,9 @@ def test_a_mean_starts_with_columns_and_nothing_else(ensemble, rng):
         assert np.shape(part) == (*ensemble, *shape), name
         assert not np.any(part), name
     assert np.array_equal(mean.carry, np.ones(ensemble))
-    assert np.array_equal(mean.anchor, np.broadcast_to(np.eye(8)[:2], (*ensemble, 2, 8)))
+    assert np.array_equal(mean.anchor, np.broadcast_to(np.eye(7)[:2], (*ensemble, 2, 7)))
     assert mean.since.dtype == np.int64
-    assert not np.any(mean.pending)
+    assert mean.base is basis
 
 
 @pytest.mark.parametrize("ensemble", [(), (2,)])
@@ -473,26 +476,72 @@ def test_a_mean_that_is_forgotten_is_one_that_has_seen_nothing(ensemble, rng):
         state, _ = bf.EigenTracker().step(c + noise(rng, 9, 0.5), state)
     mean = average.restored(state.memory[0])
     fresh = average.start(state.basis, None)
-    empty = average.forgotten(mean)
-    for name in ("lean", "carry", "anchor", "pending"):
+    empty = average.forgotten(mean, state.basis)
+    for name in ("lean", "carry", "anchor", "mapped", "inside", "base"):
         assert np.array_equal(getattr(empty, name), getattr(fresh, name)), name
     assert all(np.array_equal(a, b) for a, b in zip(empty.gain, fresh.gain, strict=True))
     for name in ("extra", "reference", "values", "variance", "power", "since"):
         assert getattr(empty, name) is getattr(mean, name), name
 
 
-def test_a_move_is_the_innovation_outside_of_the_basis_over_the_height_of_its_column(rng):
-    basis = bf.random_basis(9, 3, rng=rng)
-    innovation = rng.standard_normal((9, 3))
-    mean = average.start(basis, None)
-    values = mean.values + np.concatenate([[10.0, 6, 2.01], np.ones(6)])
-    mean = mean._replace(values=values, bulk=np.float64(2.0))
-    outside = innovation - basis @ (basis.T @ innovation)
-    moved = average._move(basis, innovation.copy(), basis.T @ innovation, mean)
+def test_reach_is_one_over_the_height_and_nothing_for_a_flat_mean():
     # A column that hardly stands out counts as a twentieth of the first.
-    assert np.allclose(moved, outside / [8, 4, 0.05 * 8])
-    unknown = mean._replace(values=0 * values)
-    assert not np.any(average._move(basis, innovation.copy(), basis.T @ innovation, unknown))
+    assert np.allclose(average._reach(np.array([8.0, 4, 0.01])), [[1 / 8, 1 / 4, 1 / 0.4]])
+    assert not average._reach(np.zeros(3)).any()
+    two = average._reach(np.array([[2.0, 1], [0, 0]]))
+    assert np.array_equal(two, [[[0.5, 1]], [[0, 0]]])
+
+
+def pending(rng, ensemble=()):
+    """A mean some way into a window, with the block [X, z] it speaks of."""
+    basis = bf.random_basis(9, 2, rng=rng, ensemble=ensemble)
+    mean = average.start(basis, None)
+    block = np.concatenate([basis, mean.extra, mean.reference], axis=-1)
+    m = symmetric(rng, 9, ensemble=ensemble, eigenvalues=[9, 8, 7, 2, 2, 2, 2, 2, 2])
+    mapped = m @ block
+    return block, mean._replace(
+        mapped=mapped,
+        inside=block[..., :-1].mT @ mapped[..., :2],
+        reach=0 * mean.reach + [0.1, 0.2],
+        bulk=0 * mean.bulk + 2.0,
+        base=bf.random_basis(9, 2, rng=rng, ensemble=ensemble),
+    )
+
+
+@pytest.mark.parametrize("ensemble", ENSEMBLES)
+def test_a_move_goes_out_of_the_span_of_all_columns(ensemble, rng):
+    block, mean = pending(rng, ensemble)
+    columns, images = block[..., :-1], mean.mapped[..., :2]
+    move = average._move(block, mean, turns=False)
+    outside = images - columns @ (columns.mT @ images)
+    assert np.allclose(move, outside * [0.1, 0.2], rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("ensemble", ENSEMBLES)
+def test_at_a_turn_the_move_is_all_that_the_columns_have_done_since_the_last(ensemble, rng):
+    block, mean = pending(rng, ensemble)
+    basis, images = block[..., :2], mean.mapped[..., :2]
+    whole = average._move(block, mean, turns=True)
+    outside = images - basis @ (basis.mT @ images)
+    assert np.allclose(whole, outside * [0.1, 0.2] + basis - mean.base, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("ensemble", ENSEMBLES)
+def test_columns_that_moved_are_orthonormal_and_know_their_image(ensemble, rng):
+    block, mean = pending(rng, ensemble)
+    basis = np.ascontiguousarray(block[..., :2])
+    move, images = average._move(block, mean, turns=False), mean.mapped[..., :2].copy()
+    moved = basis + move
+    gram, cross = moved.mT @ moved, moved.mT @ images
+    after, memory = average._moved(basis, move, gram, cross, mean)
+    columns = np.concatenate([after, mean.extra], axis=-1)
+    assert np.allclose(columns.mT @ columns, np.eye(7), rtol=0, atol=100 * EPS)
+    assert bf.subspace_error(after, np.linalg.qr(moved)[0]).max() < 1e-14
+    # A mean that is flat outside of its columns makes bulk · move of the move.
+    assert np.allclose(memory.mapped[..., :2], images + 2.0 * move, rtol=0, atol=1e-14)
+    assert np.array_equal(memory.mapped[..., 2:], mean.mapped[..., 2:])
+    inside = columns.mT @ memory.mapped[..., :2]
+    assert np.allclose(memory.inside, inside, rtol=0, atol=1e-13)
 
 
 # Turn -------------------------------------------------------------------------------------------
@@ -502,16 +551,19 @@ def test_a_move_is_the_innovation_outside_of_the_basis_over_the_height_of_its_co
 @pytest.mark.parametrize("ensemble", ENSEMBLES)
 def test_the_level_lies_below_the_mean_and_the_bulk(library, ensemble, rng):
     within = symmetric(rng, 5, ensemble=ensemble, eigenvalues=[5, 4, 3, 0, -1])
+    top = within.diagonal(axis1=-2, axis2=-1).max(axis=-1)[..., None, None]
     for height in (-3.0, -0.5, 2.0):
         bulk = np.full(ensemble, height)
         level, kept = turn.levels(library(within), library(np.asarray(bulk)))
         assert level.shape == (*ensemble, 1, 1)
         assert np.allclose(kept, height)
         assert kept.shape == (*ensemble, 1)
-        # Below both by a thousandth of the spread of 6.
-        assert np.allclose(level, min(-1.0, height) - 6e-3, rtol=0, atol=1e-9)
+        # Below both by a thousandth of the height of the diagonal.
+        lowest = min(-1.0, height)
+        expected = lowest - 1e-3 * (top - lowest)
+        assert np.allclose(level, expected, rtol=0, atol=1e-9)
     level, kept = turn.levels(library(within), None)
-    assert np.allclose(level, -1 - 6e-3, rtol=0, atol=1e-9)
+    assert np.allclose(level, -1 - 1e-3 * (top + 1), rtol=0, atol=1e-9)
     assert np.allclose(kept, -1)
 
 
@@ -521,11 +573,11 @@ def test_the_level_of_a_vanishing_mean_is_still_below_it():
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_noisy_extra_columns_are_evened_where_much_of_the_mean_is_new(library):
+def test_noisy_extra_columns_are_evened_where_the_gain_is_large(library):
     values = library(np.array([[20.0, 15, 3, 4, 5, 40], [20.0, 15, 3, 4, 5, 40]]))
     bulk = library(np.array([[1.0], [1.0]]))
-    for share, part in ((0.0, 0), (0.05, 0), (0.075, 0.5), (0.1, 1), (0.7, 1)):
-        even = np.asarray(turn.evened(values, bulk, 2, np.array([share, 0.0])))
+    for gain, part in ((0.0, 0), (0.05, 0), (0.075, 0.5), (0.1, 1), (0.7, 1)):
+        even = np.asarray(turn.evened(values, bulk, 2, np.array([gain, 0.0])))
         # 2, 3 and 4 above the bulk are noise, 39 is not.
         expected = [20, 15, *(np.array([3, 4, 5]) * (1 - part) + 4 * part), 40]
         assert np.allclose(even[0], expected)
@@ -542,7 +594,10 @@ def test_singular_vectors_come_from_small_matrices(library, ensemble, rng):
     z = x @ within + outside
     # M with MX = Z, and nothing outside of span[X, R].
     m = x @ within @ x.mT + outside @ x.mT + x @ outside.mT
-    values, turned, ritz = turn.singular(library(within), library(z.mT @ z), 2)
+    gram = z.mT @ z
+    values, turned = turn.singular(library(gram))
+    leading = turned[..., :2]
+    ritz = turn.ritz_values(library(within), library(gram), leading, library(within) @ leading)
     u = z @ np.asarray(turned)
     assert np.allclose(values, np.linalg.svd(z, compute_uv=False), rtol=1e-10)
     assert np.allclose(u.mT @ u, np.eye(4), rtol=0, atol=1e-11)
@@ -554,7 +609,7 @@ def test_singular_vectors_come_from_small_matrices(library, ensemble, rng):
 
 def test_a_singular_image_has_finite_singular_vectors():
     gram = np.diag([4.0, 1.0, 0.0])
-    values, turned, _ = turn.singular(np.eye(3), gram, 1)
+    values, turned = turn.singular(gram)
     assert np.allclose(values[:2], [2, 1])
     assert values[2] == pytest.approx((4 * 3 * EPS) ** 0.5)
     assert np.isfinite(turned).all()
@@ -597,11 +652,9 @@ def test_a_column_has_left_when_most_of_it_is_outside(library):
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_what_belongs_to_a_column_moves_with_it(library):
     inside = np.eye(4)[[1, 0, 2, 3]] * [-1, 1, -1, 1]  # new column 0 is old 1, reversed
-    values, ritz = np.array([4.0, 3, 2, 1]), np.array([40.0, 30])
-    parts = [library(part) for part in (values, ritz, inside, 10 * inside)]
-    values, ritz, within, turned = turn.identified(*parts, True)
+    parts = [library(part) for part in (np.array([4.0, 3, 2, 1]), inside, 10 * inside)]
+    values, within, turned = turn.identified(*parts, 2, True)
     assert values.tolist() == [3, 4, 2, 1]
-    assert ritz.tolist() == [30, 40]
     assert np.array_equal(within, np.diag([1, 1, -1, 1]))  # columns beyond k keep their sign
     assert np.array_equal(turned, 10 * np.diag([1, 1, -1, 1]))
 
@@ -617,21 +670,18 @@ def test_a_view_is_the_product_at_the_level_of_its_reference(library, ensemble, 
     block = bf.random_basis(n, k + p, rng=rng, ensemble=ensemble)
     reference = bf.random_basis(n, 1, rng=rng, ensemble=ensemble)
     state = State(library(np.ascontiguousarray(block[..., :k])))
-    probe, view = looked(
-        as_operator(library(c)), state, library(block[..., k:]), library(reference), state.basis
-    )
+    extra = library(np.ascontiguousarray(block[..., k:]))
+    probe, view = looked(as_operator(library(c)), state, extra, library(reference))
     plain = observe(library(c), state)
     for name in ("background", "rayleigh", "centred", "residual"):
         assert np.allclose(getattr(probe, name), getattr(plain, name), rtol=0, atol=1e-12), name
     assert probe.matvecs == k + p + 1
     level = (reference.mT @ c @ reference)[..., 0, 0]
     centred = c - level[..., None, None] * np.eye(n)
-    assert np.array_equal(view.columns, block)
-    assert np.allclose(view.image, centred @ block, rtol=0, atol=1e-12)
+    both = np.concatenate([block, reference], axis=-1)
+    assert np.array_equal(view.block, both)
+    assert np.allclose(view.image, centred @ both, rtol=0, atol=1e-12)
     assert np.allclose(view.rayleigh, block.mT @ centred @ block[..., :k], rtol=0, atol=1e-12)
-    assert np.allclose(view.reference, centred @ reference, rtol=0, atol=1e-12)
-    assert np.allclose(view.along, block.mT @ reference, rtol=0, atol=1e-12)
-    assert view.foreseen is None
     # 16 eps √(nq)|level| and 64 eps ‖H‖_F.
     rounding = 16 * EPS * (n * (k + p + 1)) ** 0.5 * np.abs(level)
     rounding += 64 * EPS * np.linalg.norm(block.mT @ centred @ block[..., :k], axis=(-2, -1))
@@ -646,7 +696,7 @@ def test_a_view_of_what_is_not_symmetric_is_refused(where, rng):
     c[i, j] += 1e-3
     basis, extra, reference = np.eye(6)[:, :2], np.eye(6)[:, 2:4], np.eye(6)[:, 5:]
     with pytest.raises(bf.ObservationError, match="not symmetric"):
-        looked(as_operator(c), State(basis), extra, reference, basis)
+        looked(as_operator(c), State(basis), extra, reference)
 
 
 # Reading ----------------------------------------------------------------------------------------

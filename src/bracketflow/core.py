@@ -57,6 +57,13 @@ def diagonal(matrix: Array) -> Array:
     return namespace(matrix).linalg.diagonal(matrix)
 
 
+def trace(matrix: Array) -> Scalar:
+    """tr A of (..., k, k), one number a member."""
+    if isinstance(matrix, np.ndarray):
+        return matrix.trace(axis1=-2, axis2=-1)
+    return namespace(matrix).linalg.trace(matrix)
+
+
 @lru_cache(maxsize=64)
 def _identity(size: int, dtype: Any) -> np.ndarray:
     identity = np.eye(size, dtype=dtype)
@@ -246,7 +253,7 @@ class Probe:
         """‖H‖_F."""
         return frobenius_squared(self.rayleigh) ** 0.5
 
-    @property
+    @cached_property
     def extent(self) -> Scalar:
         """√2‖H‖_F + ‖R‖_F: bounds the spread from above without an eigenvalue."""
         size = 2**0.5 * self.size

@@ -341,6 +341,8 @@ def upright(vectors: Array) -> Array:
 
 def taken(array: Array, order: Array) -> Array:
     """Columns (entries of the last axis) in this order."""
+    if order.ndim == 1:
+        return array[..., order]
     xp = namespace(array)
     index = order if array.ndim == order.ndim else order[..., None, :]
     return xp.take_along_axis(

@@ -12,6 +12,7 @@ from bracketflow.core import (
     Event,
     Probe,
     State,
+    any_member,
     diagonal,
     namespace,
     select,
@@ -23,7 +24,7 @@ from bracketflow.sharding import row_count
 from bracketflow.tracker import full, leading
 from bracketflow.tracker.events import alarm_of, events
 from bracketflow.tracker.full import newton_angles
-from bracketflow.tracker.reading import Reading, eigenvalues, read
+from bracketflow.tracker.reading import Reading, eigenvalues, ranking, read
 
 __all__ = ["EigenTracker", "Reading", "newton_angles"]
 
@@ -46,8 +47,8 @@ class EigenTracker:
 
     Notes
     -----
-    The full basis costs one product with it a step. The leading k cost k + p + 1 columns a step
-    (p = 3k at most, one more as reference) on a signal that moves or is noisy. While the signal
+    The full basis costs one product with it a step. The leading k cost 4k columns a step (3k − 1
+    of them oversampled, one a reference) on a signal that moves or is noisy. While the signal
     of a single problem stands still, from the start or later, a Krylov span takes ⌈k/2⌉ + 1
     columns a step; the probe is then read off the span, and a reference column in every product
     tests it. A static operator takes single columns, several of them a step. Ensembles always
@@ -83,12 +84,12 @@ class EigenTracker:
         following, probe = method.step(operator, state, self.forget)
         order = state.order
         if order is None or following.basis is not state.basis:
-            order = np.argsort(-eigenvalues(following), axis=-1, kind="stable")
+            order = ranking(following)
         following = following._replace(order=order)
-        held = np.asarray(alarm_of(following).held) > 0
-        if held.any():  # no move was made, and nothing learned
+        held = alarm_of(following).held > 0
+        if any_member(held):  # no move was made, and nothing learned
             kept = following._replace(steps=state.steps, seen=state.seen)
-            following = select(held, kept, following)
+            following = select(np.asarray(held), kept, following)
         return following, probe
 
     def events(self, before: State, after: State) -> tuple[Event, ...]:

@@ -1,11 +1,11 @@
 """The leading k columns of a signal that moves or is noisy: a running mean, seen through q columns.
 
 The mean M is kept as X Λ Xᵀ on q = k + p columns, at the level of the bulk, which is the Rayleigh
-quotient of a fixed random column. An observation adds to its image, Z = (1 − g)XΛ + gCX, and the
-next X and Λ are the singular vectors and values of Z: M becomes (ZZᵀ)^½, a smooth map in which
-differences die out while the mean is long. (Leading eigenvectors of M would cut through the bulk,
-where there is no gap, and let every rounding grow.) To first order X moves by RΛ⁻¹: Newton's step
-for a flat bulk.
+quotient of a fixed random column z. An observation adds to its image, Z = (1 − g)XΛ + gCX, and the
+k columns follow at once, by Newton's step for a flat bulk, RΛ⁻¹, out of the span of all q. When
+enough has come in, all columns turn: the next X and Λ are the singular vectors and values of Z. M
+becomes (ZZᵀ)^½, a smooth map in which differences die out while the mean is long. (Leading
+eigenvectors of M would cut through the bulk, where there is no gap, and let every rounding grow.)
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from bracketflow.core import (
     Array,
     Probe,
     State,
+    any_member,
     column_inner,
     contiguous,
-    diagonal,
     frobenius_squared,
     identity_like,
     inner,
     namespace,
     select,
     to_host,
+    trace,
 )
 from bracketflow.geometry import orthonormalise, random_basis, upright
 from bracketflow.oracles import Operator
@@ -39,8 +40,9 @@ from bracketflow.tracker.gain import (
     Gain,
     after_jump,
     fraction,
+    grown,
     heard,
-    learned,
+    judged,
     listened,
     per_member,
     quiet,
@@ -55,13 +57,15 @@ from bracketflow.tracker.turn import (
     places,
     polished,
     raised,
+    ritz_values,
     singular,
 )
 from bracketflow.tracker.view import View, looked
 
-OVERSAMPLING = 3  # extra columns for each one asked for
+COLUMNS = 4  # multiplied for each one asked for, the reference among them
 SOUND = 256  # condition of ZᵀZ up to which U is orthonormal to rounding
-TURN_AT = 0.04  # part of the mean that must be new before the columns turn
+FOLLOW_AT = 0.01  # part of the mean that must be new before the k columns follow it,
+TURN_AT = 0.08  # and before all columns turn
 
 
 class Mean(NamedTuple):
@@ -70,22 +74,29 @@ class Mean(NamedTuple):
     extra: Array
     """The p oversampled columns."""
     reference: Array
-    """One fixed random column: the level of the bulk, and whether the signal stands still."""
+    """One fixed random column z: the level of the bulk, and whether the signal stands still."""
     image: Array
     """The reference's last image, less its part along the reference."""
     values: Array
     """Λ of all q columns, above the level of the reference."""
     ritz: Array
     """Averaged eigenvalues of the k columns, at that level: without the noise that is in Λ."""
+    reach: Array
+    """How far an image outside of the k columns moves them, 1 × k: one over Λ above the bulk."""
     variance: Array
     """Variance of the entries of H, k × q, for an observation of weight 1."""
     power: Array
     """Mean ‖R e_i‖² for an observation of weight 1."""
     lean: Array
     """Where a larger gain would have put the k columns."""
-    pending: Array
-    """The mean is carry · XΛXᵀ and this image of X, which came in since the columns turned."""
+    mapped: Array
+    """Z: what the mean makes of X, and of z since the columns turned. See `_nothing`."""
+    inside: Array
+    """XᵀZ of the k columns, q × k."""
+    base: Array
+    """The k columns as they were after the last turn."""
     carry: Any
+    """Part of the mean that was there then."""
     bulk: Array
     """Averaged level of all that is outside of the q columns, above that of the reference."""
     anchor: Array
@@ -100,29 +111,33 @@ def start(basis: Array, rng: Any) -> Mean:
     """Memory before the first observation; the columns beyond k come from `rng`, default 0."""
     n, k = row_count(basis), basis.shape[-1]
     ensemble = tuple(basis.shape[:-2])
-    p = min(OVERSAMPLING * k, n - k)
+    p = min((COLUMNS - 1) * k - 1, n - k)
     random = random_basis(
         n, min(p + 1, n), rng=0 if rng is None else rng, ensemble=ensemble, like=basis
     )
     extra, reference = filled(basis, random[..., :p]), contiguous(random[..., -1:])
-    xp = namespace(basis)
-    values = xp.zeros_like(xp.concat([basis, extra], axis=-1)[..., 0, :])
+    nothing = 0 * namespace(basis).concat([basis, extra, reference], axis=-1)
+    values = nothing[..., 0, :-1]
+    inside = values[..., None] + 0 * basis[..., :1, :]
     return Mean(
-        extra,
-        reference,
-        0 * reference,
-        values,
-        values[..., :k],
-        values[..., None, :] + 0 * basis[..., 0, :, None],
-        0 * basis[..., 0, :],
-        0 * basis,
-        _nothing(xp.concat([basis, extra], axis=-1)),
-        np.ones(ensemble),
-        0 * values[..., 0],
-        places(values, k),
-        np.zeros((*ensemble, k), dtype=np.int64),
-        start_gain(ensemble),
-        quiet(ensemble, basis),
+        extra=extra,
+        reference=reference,
+        image=0 * reference,
+        values=values,
+        ritz=values[..., :k],
+        reach=inside[..., :1, :],
+        variance=inside.mT,
+        power=values[..., :k],
+        lean=0 * basis,
+        mapped=_nothing(nothing),
+        inside=inside,
+        base=basis,
+        carry=np.ones(ensemble),
+        bulk=values[..., 0],
+        anchor=places(values, k),
+        since=np.zeros((*ensemble, k), dtype=np.int64),
+        gain=start_gain(ensemble),
+        alarm=quiet(ensemble, basis),
     )
 
 
@@ -135,15 +150,17 @@ def filled(basis: Array, candidates: Array) -> Array:
 
 
 def _nothing(columns: Array) -> Array:
-    """No image pending: no columns, but in an ensemble, whose shapes must not change, zeros."""
+    """No image yet: no columns, but in an ensemble, whose shapes must not change, zeros."""
     return columns[..., :0] if columns.ndim == 2 else 0 * columns
 
 
-def forgotten(mean: Mean) -> Mean:
+def forgotten(mean: Mean, basis: Array) -> Mean:
     """The columns alone, with nothing averaged in them."""
     return mean._replace(
         lean=0 * mean.lean,
-        pending=_nothing(mean.pending),
+        mapped=_nothing(mean.mapped),
+        inside=0 * mean.inside,
+        base=basis,
         carry=np.ones_like(mean.carry),
         anchor=places(mean.values, mean.lean.shape[-1]),
         gain=start_gain(mean.gain.count.shape),
@@ -152,8 +169,27 @@ def forgotten(mean: Mean) -> Mean:
 
 def restored(memory: Any) -> Mean:
     """A `Mean` from nested tuples."""
+    if isinstance(memory, Mean):
+        return memory
     mean = Mean(*memory)
     return mean._replace(gain=Gain(*mean.gain), alarm=Alarm(*mean.alarm))
+
+
+class Turn(NamedTuple):
+    """Sums over rows for the columns [X, z] to turn by their images Z."""
+
+    within: Array
+    """[X, z]ᵀZ."""
+    along: Array
+    """Xᵀz, q × 1."""
+    evidence: Any
+    """<move, lean>."""
+    moves: Array
+    leans: Array
+    """Squares of their columns."""
+    columns: Array
+    images: Array
+    """XᵀX and ZᵀZ where rows are spread."""
 
 
 class Sums(NamedTuple):
@@ -163,34 +199,25 @@ class Sums(NamedTuple):
     """‖innovation‖²."""
     change: Any
     """‖Δ image of the reference‖²."""
-    images: Array
-    """Squares of the k columns' images."""
-    along: Any
-    """<move, lean>."""
-    moves: Array
-    leans: Array
-    """Squares of their columns."""
-    rest: Any
-    mapped: Any
-    """‖r‖² and <r, (C − level)r> of the part r of the reference outside of X."""
     residual: Array
     """RᵀR of the probe; empty when one process holds all rows, which then need not make it."""
-    within: Array
-    """XᵀP of all q columns and their pending images; empty while the columns do not turn."""
-    columns: Array
-    pending: Array
-    """XᵀX and PᵀP where rows are spread: what makes ZᵀZ before Z is known."""
+    images: Array
+    """Squares of the k columns' images; empty while they stay."""
+    gram: Array
+    cross: Array
+    """XᵀX and XᵀZ of the k columns as they move; empty while they stay, and when all turn."""
+    turn: Turn | None
 
 
 class News(NamedTuple):
     """What an observation brings."""
 
     innovation: Array
-    move: Array
-    pending: Array
-    carry: Any
-    turns: bool
-    """Whether enough has come in for the columns to turn."""
+    """What of the images of the k columns the mean did not foresee."""
+    mean: Mean
+    """The mean with its image in it."""
+    move: Array | None
+    """What the k columns are to move by, at a turn all since the last one; None if they stay."""
     sums: Sums
 
 
@@ -198,220 +225,227 @@ def step(
     operator: Operator, state: State, mean: Mean, forget: float | None
 ) -> tuple[Array, Probe, Mean, Any]:
     """One observation of all q columns and the reference: basis, probe, memory, Sums.change."""
-    expected = _expected(state.basis, mean)
-    probe, view = looked(operator, state, mean.extra, mean.reference, expected)
+    probe, view = looked(operator, state, mean.extra, mean.reference)
     weight = operator.weight
-    g = fraction(mean.gain, weight)
-    news = _news(probe, view, mean, g, expected, view.foreseen)
+    news = _news(probe, view, mean, weight)
     if shards() is not None:
         probe = replace(probe, gram=news.sums.residual)
     size = to_host(news.sums.innovation) * weight
     floor = (8 * view.rounding) ** 2 * weight
     verdict = heard(mean.alarm, mean.gain, size, news.innovation, floor)
-    basis, memory = _absorbed(state, view, mean, news, g, weight, forget)
-    memory = memory._replace(alarm=listened(mean.alarm, mean.gain, size))
+    alarm, image = listened(mean.alarm, mean.gain, size), contiguous(view.image[..., -1:])
+    basis, memory = _absorbed(state, view, news, weight, forget)
+    memory = memory._replace(alarm=alarm, image=image)
     if verdict is not None:
-        kept = (state.basis, mean._replace(alarm=verdict.waiting))
+        kept = (state.basis, mean._replace(alarm=verdict.waiting, image=image))
         basis, memory = select(verdict.held, kept, (basis, memory))
         if verdict.jumped.any() and forget is None:
-            fresh = _reset(state, probe, view, mean, weight, forget)
-            basis, memory = select(verdict.jumped, fresh, (basis, memory))
-    return basis, probe, memory._replace(image=view.reference), news.sums.change
+            alone = _news(probe, view, forgotten(mean, state.basis), weight)
+            fresh, after = _absorbed(state, view, alone, weight, forget)
+            after = after._replace(alarm=after_jump(mean.alarm, state.steps), image=image)
+            basis, memory = select(verdict.jumped, (fresh, after), (basis, memory))
+    return basis, probe, memory, news.sums.change
 
 
-def _news(
-    probe: Probe, view: View, mean: Mean, g: Any, expected: Array, foreseen: Array | None
-) -> News:
-    """What an observation taken with gain g brings, and the sums over rows it is judged by."""
-    k = probe.basis.shape[-1]
-    innovation = view.image[..., :k] - expected
-    if foreseen is None:
-        inside = over_rows(probe.basis.mT @ innovation)
-    else:
-        inside = view.rayleigh[..., :k, :] - foreseen
-    move = _move(probe.basis, innovation, inside, mean)
-    share = per_member(g, view.rayleigh)
-    pending = share * view.image
-    if mean.pending.shape[-1]:
-        pending += (1 - share) * mean.pending
+def _news(probe: Probe, view: View, mean: Mean, weight: float) -> News:
+    """What an observation brings, and the sums over rows it is judged by."""
+    g = fraction(mean.gain, weight)
+    share = per_member(g, view.image)
+    former = mean.mapped if mean.mapped.shape[-1] else 0.0
+    mapped = view.image - former
+    innovation = contiguous(mapped[..., : probe.basis.shape[-1]])
+    mapped *= share
+    mapped += former
+    inside = mean.inside + share * (view.rayleigh - mean.inside)
     carry = (1 - g) * mean.carry
-    turns = bool(np.min(carry) <= 1 - TURN_AT)
-    sums = _sums(probe, view, mean, innovation, move, pending if turns else None)
-    return News(innovation, move, pending, carry, turns, sums)
+    turns = any_member(carry <= 1 - TURN_AT)
+    follows = turns or any_member(np.ceil(carry / FOLLOW_AT) < np.ceil(mean.carry / FOLLOW_AT))
+    mean = mean._replace(mapped=mapped, inside=inside, carry=carry)
+    move = _move(view.block, mean, turns) if follows else None
+    sums = _sums(probe, view, mean, innovation, move, turns)
+    return News(innovation, mean, move, sums)
+
+
+def _move(block: Array, mean: Mean, turns: bool) -> Array:
+    """RΛ⁻¹ of the k columns: out of the span of all; at a turn the whole move since the last one.
+
+    The whole of it is judged. It may go into the span of the others, but only out of the k.
+    """
+    k = mean.lean.shape[-1]
+    columns, inside = block[..., :-1], mean.inside
+    if turns:
+        columns, inside = block[..., :k], inside[..., :k, :]
+    move = mean.mapped[..., :k] - columns @ inside
+    move *= mean.reach
+    if turns:
+        move += columns
+        move -= mean.base
+    return move
 
 
 def _sums(
-    probe: Probe, view: View, mean: Mean, innovation: Array, move: Array, pending: Array | None
+    probe: Probe, view: View, mean: Mean, innovation: Array, move: Array | None, turns: bool
 ) -> Sums:
-    """All sums over rows; with `pending` also those of a turn."""
-    images = view.image[..., : probe.basis.shape[-1]]
-    rest = mean.reference - view.columns @ view.along
-    spread, nothing = shards() is not None, view.rayleigh[..., :0, :0]
-    turn = (nothing, nothing, nothing)
-    if pending is not None:
-        columns = view.columns
-        turn = (columns.mT @ pending, nothing, nothing)
-        if spread:
-            turn = (turn[0], columns.mT @ columns, pending.mT @ pending)
-    return Sums(
-        *over_rows(
-            frobenius_squared(innovation),
-            frobenius_squared(view.reference - mean.image),
-            column_inner(images, images),
-            inner(move, mean.lean),
-            column_inner(move, move),
-            column_inner(mean.lean, mean.lean),
-            frobenius_squared(rest),
-            inner(rest, view.reference - view.image @ view.along),
-            probe.residual.mT @ probe.residual if spread else nothing,
-            *turn,
-        )
+    """All sums over rows that the step needs."""
+    nothing = view.rayleigh[..., :0, :0]
+    squares, gram, cross, turn = nothing, nothing, nothing, ()
+    spread = shards() is not None
+    if move is not None:
+        k = move.shape[-1]
+        images = view.image[..., :k]
+        squares, moved = column_inner(images, images), probe.basis + move
+        if turns:
+            turn = _turn_sums(view.block, mean, move, spread)
+        else:
+            gram, cross = moved.mT @ moved, moved.mT @ mean.mapped[..., :k]
+    size, change, residual, squares, gram, cross, *turn = over_rows(
+        frobenius_squared(innovation),
+        frobenius_squared(view.image[..., -1:] - mean.image),
+        probe.residual.mT @ probe.residual if spread else nothing,
+        squares,
+        gram,
+        cross,
+        *turn,
+    )
+    return Sums(size, change, residual, squares, gram, cross, Turn(*turn) if turns else None)
+
+
+def _turn_sums(block: Array, mean: Mean, move: Array, spread: bool) -> tuple[Array, ...]:
+    """The fields of a `Turn`, of this process's rows."""
+    columns, images = block[..., :-1], mean.mapped[..., :-1]
+    nothing = mean.inside[..., :0, :0]
+    return (
+        block.mT @ mean.mapped,
+        columns.mT @ block[..., -1:],
+        inner(move, mean.lean),
+        column_inner(move, move),
+        column_inner(mean.lean, mean.lean),
+        columns.mT @ columns if spread else nothing,
+        images.mT @ images if spread else nothing,
     )
 
 
 def _absorbed(
-    state: State,
-    view: View,
-    mean: Mean,
-    news: News,
-    g: Any,
-    weight: float,
-    forget: float | None,
+    state: State, view: View, news: News, weight: float, forget: float | None
 ) -> tuple[Array, Mean]:
-    """Basis and memory after an observation taken with gain g.
-
-    The columns turn when enough has come in; until then their images add up exactly.
-    """
-    share = per_member(g, view.rayleigh)
-    sums, move = news.sums, news.move
-    bulk = mean.bulk + share[..., 0, 0] * (_outside(sums) - mean.bulk)
-    doubt = _doubt(sums, row_count(move))
-    gain = learned(mean.gain, weight, sums.along, doubt, forget)
-    variance, power = _noise(view, mean, weight, share, sums.images)
-    move -= mean.lean
-    move *= share
-    move += mean.lean
-    memory = mean._replace(
-        pending=news.pending,
-        carry=news.carry,
-        bulk=bulk,
-        variance=variance,
-        power=power,
-        lean=move,
-        gain=gain,
-    )
-    return _turned(state, view.columns, memory, sums) if news.turns else (state.basis, memory)
+    """Basis and memory after an observation."""
+    mean, move, turn = news.mean, news.move, news.sums.turn
+    gain = mean.gain
+    if move is None:
+        return state.basis, mean._replace(gain=grown(gain, weight, forget))
+    variance, power = _noise(view, mean, weight, news.sums.images)
+    if turn is not None:
+        gain = judged(gain, 1 - mean.carry, turn.evidence, _doubt(turn, row_count(move)))
+    mean = mean._replace(variance=variance, power=power, gain=grown(gain, weight, forget))
+    if turn is None:
+        return _moved(state.basis, move, news.sums.gram, news.sums.cross, mean)
+    move += per_member(mean.carry, move) * mean.lean
+    return _turned(state, view.block, mean._replace(lean=move), turn, fraction(gain, weight))
 
 
-def _turned(state: State, columns: Array, mean: Mean, sums: Sums) -> tuple[Array, Mean]:
+def _moved(basis: Array, move: Array, gram: Array, cross: Array, mean: Mean) -> tuple[Array, Mean]:
+    """The k columns after a move out of the span of all q, of which the mean makes bulk · move."""
+    xp, k = namespace(move), move.shape[-1]
+    values, vectors = xp.linalg.eigh(gram)
+    shrink = (vectors / xp.sqrt(values)[..., None, :]) @ vectors.mT
+    bulk = mean.bulk[..., None, None]
+    mean.mapped[..., :k] += bulk * move
+    inside = shrink @ (cross + bulk * (gram - identity_like(gram)))
+    inside = xp.concat([inside, mean.inside[..., k:, :]], axis=-2)
+    return (basis + move) @ shrink, mean._replace(inside=inside)
+
+
+def _doubt(turn: Turn, n: int) -> Any:
+    """Variance of <move, lean> if the move is noise, alike in all directions."""
+    noise = turn.moves / (n - turn.moves.shape[-1])
+    return namespace(noise).sum(noise * turn.leans, axis=-1)
+
+
+def _turned(state: State, block: Array, mean: Mean, turn: Turn, g: Any) -> tuple[Array, Mean]:
     """The columns turned to the left singular vectors of the mean's image."""
-    k = state.basis.shape[-1]
-    kept = per_member(mean.carry, columns)[..., 0] * mean.values
-    within = sums.within
-    within = 0.5 * (within + within.mT) + kept[..., None] * identity_like(within)
-    bulk = mean.bulk if columns.shape[-1] < row_count(columns) else None
-    level, bulk = levels(within, bulk)
+    xp, k, columns = namespace(block), state.basis.shape[-1], block[..., :-1]
+    carry = per_member(mean.carry, block)
+    bulk = carry[..., 0, 0] * mean.bulk + _outside(turn)
+    within = turn.within[..., :-1, :-1]
+    within = 0.5 * (within + within.mT)
+    level, bulk = levels(within, bulk if columns.shape[-1] < row_count(columns) else None)
     within -= level * identity_like(within)
-    scale = kept[..., None, :] - level
-    image = columns * scale
-    image += mean.pending
-    values, turn, ritz = singular(within, _image_gram(image, scale, sums), k)
-    inside = within @ turn
+    image = -level * columns
+    image += mean.mapped[..., :-1]
+    gram = _image_gram(image, level, turn)
+    values, rotation = singular(gram)
+    inside = within @ rotation
     steps = int(np.max(state.steps))
     settled = steps > CAUTIOUS_STEPS
     if steps > 0:
-        values, ritz, inside, turn = identified(values, ritz, inside, turn, settled)
+        values, inside, rotation = identified(values, inside, rotation, k, settled)
     anchor, left = followed(mean.anchor @ inside, values)
     since = np.where(left & settled, np.asarray(state.steps)[..., None] + 1, mean.since)
-    moved = image @ turn
+    moved = image @ rotation
     if steps == 0:
         moved = upright(moved)
     if (to_host(values).max(axis=-1) ** 2 > SOUND * to_host(values).min(axis=-1) ** 2).any():
         moved = polished(moved)
-    return contiguous(moved[..., :k]), mean._replace(
+    values = evened(bulk + raised(values + level[..., 0] - bulk), bulk, k, g)
+    basis = contiguous(moved[..., :k])
+    return basis, mean._replace(
         extra=contiguous(moved[..., k:]),
-        values=evened(bulk + raised(values + level[..., 0] - bulk), bulk, k, 1 - mean.carry),
-        ritz=ritz + level[..., 0],
+        values=values,
+        ritz=ritz_values(within, gram, rotation[..., :k], inside[..., :k]) + level[..., 0],
+        reach=_reach(values[..., :k] - bulk),
         lean=mean.lean @ inside[..., :k, :k],
-        pending=_nothing(moved),
+        mapped=xp.concat([moved * values[..., None, :], 0 * mean.reference], axis=-1),
+        inside=values[..., None] * identity_like(values)[:, :k],
+        base=basis,
         carry=np.ones_like(mean.carry),
+        bulk=bulk[..., 0],
         anchor=anchor,
         since=since,
     )
 
 
-def _outside(sums: Sums) -> Array:
-    """Rayleigh quotient of the part of the reference that the columns do not reach; 0 for none."""
-    return sums.mapped / namespace(sums.rest).where(sums.rest > LEAST, sums.rest, sums.rest + inf)
+def _outside(turn: Turn) -> Array:
+    """<r, P r>/<r, r> of the part r of the reference outside of the columns; 0 for none."""
+    xp, along = namespace(turn.along), turn.along
+    where = xp.concat([-along, 1 + 0 * along[..., :1, :]], axis=-2)
+    mapped = (where.mT @ turn.within @ where)[..., 0, 0]
+    rest = 1 - frobenius_squared(along)
+    return mapped / xp.where(rest > LEAST, rest, 0 * rest + inf)
 
 
-def _image_gram(image: Array, scale: Array, sums: Sums) -> Array:
-    """ZᵀZ of the mean's image Z = XS + P; of spread rows from sums that are there already."""
+def _reach(heights: Array) -> Array:
+    """1/heights, 1 × k, none of them less than a twentieth of the first; 0 for a flat mean."""
+    xp, least = namespace(heights), 0.05 * heights[..., :1]
+    heights = xp.where(heights > least, heights, least)
+    known = heights > 0
+    return (known / xp.where(known, heights, 1 + 0 * heights))[..., None, :]
+
+
+def _image_gram(image: Array, level: Array, turn: Turn) -> Array:
+    """ZᵀZ of the mean's image less its level; of spread rows from sums that are there already."""
     if shards() is None:
         return image.mT @ image
-    across = scale.mT * sums.within
-    return scale.mT * sums.columns * scale + across + across.mT + sums.pending
+    within = turn.within[:-1, :-1]
+    return turn.images - level * (within + within.mT - level * turn.columns)
 
 
-def _expected(basis: Array, mean: Mean) -> Array:
-    """What the mean makes of the k columns."""
-    k = basis.shape[-1]
-    image = basis * (per_member(mean.carry, basis) * mean.values[..., None, :k])
-    if mean.pending.shape[-1]:
-        image += mean.pending[..., :k]
-    return image
-
-
-def _move(basis: Array, innovation: Array, inside: Array, mean: Mean) -> Array:
-    """The whole move that an innovation asks of the k columns: R Λ⁻¹; `inside` is Xᵀ of it.
-
-    Only out of the k columns: the others follow the noise, and what they see must decide nothing.
-    """
-    xp = namespace(innovation)
-    k = innovation.shape[-1]
-    outside = innovation - basis @ inside
-    above = mean.values[..., None, :k] - mean.bulk[..., None, None]
-    least = 0.05 * above[..., :1]
-    least = xp.where(least > 0, least, abs(least) + inf)  # where nothing is known yet: no move
-    outside /= xp.where(above > least, above, least)
-    return outside
-
-
-def _doubt(sums: Sums, n: int) -> Any:
-    """Variance of <move, lean> if the move is noise, alike in all directions."""
-    noise = sums.moves / (n - sums.moves.shape[-1])
-    return namespace(noise).sum(noise * sums.leans, axis=-1)
-
-
-def _noise(
-    view: View, mean: Mean, weight: float, share: Array, squares: Array
-) -> tuple[Array, Array]:
+def _noise(view: View, mean: Mean, weight: float, squares: Array) -> tuple[Array, Array]:
     """Running variance of H and mean ‖R e_i‖², for one observation of weight 1.
 
     `squares` are those of the k columns' images.
     """
-    xp = namespace(share)
-    k = mean.lean.shape[-1]
+    xp = namespace(squares)
+    seen, k = view.rayleigh, squares.shape[-1]
+    g = fraction(mean.gain, weight)
+    fade = per_member(weight * (1 - g), seen)
+    count = np.maximum(1.0, FOLLOW_AT / g)  # observations that this one stands for
+    rate = count * np.maximum(1 / np.maximum(mean.gain.count, 1), 1 / 1024)
+    rate = per_member(np.minimum(rate, 1.0), seen)
     # Eigenvalues are read relative to their mean: the noise of the reference is not theirs.
-    common = xp.mean(diagonal(view.rayleigh) - mean.ritz, axis=-1)
-    expected = mean.ritz + common[..., None]
-    change = view.rayleigh.mT - expected[..., None] * places(mean.values, k)
-    fade = weight * (1 - share)
-    rate = per_member(np.maximum(1 / np.maximum(mean.gain.count, 1), 1 / 1024), share)
-    outside = squares - column_inner(view.rayleigh, view.rayleigh)
-    power = fade[..., 0] * raised(outside)
+    common = (trace(seen[..., :k, :]) - xp.sum(mean.ritz, axis=-1))[..., None] / k
+    change = seen.mT - (mean.ritz + common)[..., None] * identity_like(mean.values)[:k]
+    outside = raised(squares - column_inner(seen, seen))
     return (
         mean.variance + rate * (fade * change**2 - mean.variance),
-        mean.power + rate[..., 0] * (power - mean.power),
+        mean.power + rate[..., 0] * (fade[..., 0] * outside - mean.power),
     )
-
-
-def _reset(
-    state: State, probe: Probe, view: View, mean: Mean, weight: float, forget: float | None
-) -> tuple[Array, Mean]:
-    """Basis and memory after a jump: this observation alone."""
-    empty = forgotten(mean)
-    one = np.ones(mean.gain.count.shape)
-    news = _news(probe, view, empty, one, _expected(state.basis, empty), None)
-    basis, memory = _absorbed(state, view, empty, news, one, weight, forget)
-    return basis, memory._replace(alarm=after_jump(mean.alarm, state.steps))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bracketflow.core import Array, Scalar, frobenius_squared, inner, namespace, to_host
+from bracketflow.core import Array, Scalar, any_member, frobenius_squared, inner, namespace, to_host
 from bracketflow.sharding import over_rows, row_count
 
 CAUTIOUS_STEPS = 5  # too few moves to judge the gain by
@@ -55,34 +55,52 @@ def fraction(gain: Gain, weight: float) -> Any:
 def learned(
     gain: Gain, weight: float, covariance: Any, variance: Any, forget: float | None
 ) -> Gain:
-    """Gain after an innovation with this <innovation, lean> and variance of it.
+    """Gain after an innovation with this <innovation, lean> and variance of it."""
+    return grown(judged(gain, fraction(gain, weight), covariance, variance), weight, forget)
+
+
+def judged(gain: Gain, share: Any, covariance: Any, variance: Any) -> Gain:
+    """Gain with the evidence of innovations that make up this share of the mean."""
+    rate = np.minimum(share / WINDOW, 1.0)
+    variance = to_host(variance)
+    known = variance > 0
+    score = _where(known, to_host(covariance) / np.sqrt(_where(known, variance, 1.0)), 0.0)
+    return gain._replace(
+        evidence=(1 - rate) * gain.evidence + score,
+        doubt=(1 - rate) ** 2 * gain.doubt + known,
+    )
+
+
+def grown(gain: Gain, weight: float, forget: float | None) -> Gain:
+    """Gain after one more observation.
 
     Without evidence of a lag W grows by w up to 1/noise: the mean of everything. The growth falls
     with the evidence; at LAGGING standard errors the memory is halved.
     """
     g = fraction(gain, weight)
-    rate = np.minimum(g / WINDOW, 1.0)
-    variance = to_host(variance)
-    known = variance > 0
-    score = np.where(known, to_host(covariance) / np.sqrt(np.where(known, variance, 1.0)), 0.0)
-    evidence = (1 - rate) * gain.evidence + score
-    doubt = (1 - rate) ** 2 * gain.doubt + known
-    noise = (1 - g) ** 2 * gain.noise + g * g / weight
+    noise, count = (1 - g) ** 2 * gain.noise + g * g / weight, gain.count + 1
     if forget is not None:
         memory = (1 - forget) * (gain.memory + weight)
-        return Gain(memory, noise, evidence, doubt, gain.count + 1)
-    score = evidence / np.sqrt(np.where(doubt > 0, doubt, 1.0))
+        return gain._replace(memory=memory, noise=noise, count=count)
+    score = gain.evidence / np.sqrt(_where(gain.doubt > 0, gain.doubt, 1.0))
     early = gain.count < CAUTIOUS_STEPS
-    growth = np.where(early, 1.0, np.clip(PATIENCE - 0.5 * score, -1.0, 2.0))
+    growth = _where(early, 1.0, np.minimum(np.maximum(PATIENCE - 0.5 * score, -1.0), 2.0))
+    memory = np.minimum(np.maximum(gain.memory + weight * growth, 0.0), 1 / noise)
     lagging = ~early & (score > LAGGING)
-    memory = np.clip(gain.memory + weight * growth, 0.0, 1 / noise)
+    if not any_member(lagging):
+        return gain._replace(memory=memory, noise=noise, count=count)
     return Gain(
-        np.where(lagging, 0.5 * gain.memory, memory),
+        _where(lagging, 0.5 * gain.memory, memory),
         noise,
-        np.where(lagging, 0.0, evidence),
-        np.where(lagging, 0.0, doubt),
-        gain.count + 1,
+        _where(lagging, 0.0, gain.evidence),
+        _where(lagging, 0.0, gain.doubt),
+        count,
     )
+
+
+def _where(mask: Any, chosen: Any, other: Any) -> Any:
+    """np.where, which takes its time for a single number."""
+    return np.where(mask, chosen, other) if np.ndim(mask) else chosen if mask else other
 
 
 def restarted(weight: float, count: int, like: Gain) -> Gain:
@@ -130,9 +148,9 @@ def heard(alarm: Alarm, gain: Gain, size: Any, innovation: Array, floor: Any) ->
     Loud ones that never agree are noise that has grown: from GIVE_UP in a row on they are absorbed.
     """
     size = to_host(size)
-    limit = np.where(gain.count > CAUTIOUS_STEPS, LOUD, STARTLING * row_count(innovation))
+    limit = _where(gain.count > CAUTIOUS_STEPS, LOUD, STARTLING * row_count(innovation))
     loud = (size > limit * np.sqrt(alarm.usual)) & (size > floor) & (alarm.usual > 0)
-    if not loud.any():
+    if not any_member(loud):
         return None
     agrees = agreement(innovation, alarm) > AGREE
     alike = np.where(loud, np.where(agrees, alarm.alike, 0) + 1, 0)
@@ -160,15 +178,15 @@ def agreement(innovation: Array, alarm: Alarm) -> Any:
 
 def listened(alarm: Alarm, gain: Gain, size: Any) -> Alarm:
     """Alarm after an innovation that was absorbed; what is usual is learned anew after GIVE_UP."""
-    rate = np.where((gain.count > CAUTIOUS_STEPS) & (alarm.usual > 0), 0.02, 1.0)
+    rate = _where((gain.count > CAUTIOUS_STEPS) & (alarm.usual > 0), 0.02, 1.0)
     square = np.minimum(to_host(size).astype(float), 1e150) ** 2
     usual = alarm.usual + rate * (square - alarm.usual)
-    return calmed(alarm)._replace(usual=np.where(alarm.held < GIVE_UP, usual, 0.0))
+    return calmed(alarm)._replace(usual=_where(alarm.held < GIVE_UP, usual, 0.0))
 
 
 def calmed(alarm: Alarm) -> Alarm:
     """Alarm with nothing held back."""
-    if not np.any(alarm.held):
+    if not any_member(alarm.held > 0):
         return alarm
     none = np.zeros_like(alarm.held)
     return alarm._replace(suspect=0 * alarm.suspect, alike=none, held=none)

@@ -24,10 +24,11 @@ def continued(overlap: Array, count: int, *, settled: bool) -> tuple[Array | Non
     order = None
     if moved.any():
         order = np.zeros((*host.shape[:-2], count), dtype=np.int64) + np.arange(count)
-        for member in np.argwhere(moved):
-            place = tuple(member)
-            order[place][:k] = linear_sum_assignment(-np.abs(host[place]))[1]
-        along = np.take_along_axis(host, order[..., :k, None], axis=-1)[..., 0]
+        along, places = along.copy(), np.arange(k)
+        for place in np.ndindex(moved.shape):
+            if moved[place]:
+                order[place][:k] = chosen = linear_sum_assignment(-np.abs(host[place]))[1]
+                along[place] = host[place][places, chosen]
     sign = np.ones((*host.shape[:-2], count), dtype=host.dtype)
     sign[..., :k][along < 0] = -1
     xp = namespace(overlap)

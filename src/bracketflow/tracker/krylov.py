@@ -42,7 +42,7 @@ from bracketflow.tracker.span import (
 )
 
 DOUBTED_AT = 1e-7  # residuals, relative to the spread, at which a single chain is checked
-DOUBTS = 6  # products spent on that
+DOUBTS = 8  # products spent on that
 OUTSIDE = 0.01  # squared, of a spare direction: what is left of it outside of the span
 FALL = 0.3  # of the residuals in one step on a static operator,
 PURSUED = 12  # with so many more products at most

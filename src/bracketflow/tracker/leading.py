@@ -10,6 +10,7 @@ from bracketflow.core import (
     Array,
     Probe,
     State,
+    any_member,
     epsilon,
     identity_like,
     namespace,
@@ -19,7 +20,7 @@ from bracketflow.oracles import advance, as_operator
 from bracketflow.sharding import over_rows
 from bracketflow.tracker import average, krylov
 from bracketflow.tracker.gain import after_jump, calmed
-from bracketflow.tracker.span import Span, empty, leading_vectors
+from bracketflow.tracker.span import Span, empty, leading_vectors, restored
 
 STEADY = 2  # products of the reference that must agree before the signal is taken to stand still
 ESTABLISHED = STEADY + 3  # from then on a single one that disagrees is an outlier
@@ -47,8 +48,8 @@ def step(operator: Any, state: State, forget: float | None) -> tuple[State, Prob
     """One observation: new state, and the probe of the state that went in."""
     operator = as_operator(operator)
     mean, span, steady = state.memory
-    mean, span = average.restored(mean), Span(*span)
-    if np.max(steady) >= STEADY:
+    mean, span = average.restored(mean), restored(span)
+    if any_member(steady >= STEADY):
         basis, probe, longer = krylov.step(operator, state, span, mean.extra)
         if basis is not None:
             calm = mean._replace(alarm=calmed(mean.alarm))
@@ -67,7 +68,7 @@ def step(operator: Any, state: State, forget: float | None) -> tuple[State, Prob
 def in_doubt(memory: Any) -> bool:
     """Whether the span of a static operator still looks for repeated eigenvalues."""
     mean, span, steady = memory
-    return bool(steady >= STEADY) and krylov.in_doubt(Span(*span), average.restored(mean).extra)
+    return bool(steady >= STEADY) and krylov.in_doubt(restored(span), average.restored(mean).extra)
 
 
 def _moving(state: State, mean: average.Mean, span: Span) -> tuple[Array, Leading]:
@@ -79,7 +80,7 @@ def _moving(state: State, mean: average.Mean, span: Span) -> tuple[Array, Leadin
     others = span.inside(leading_vectors(span, k + p)[:, k:])
     extra = average.filled(basis, xp.concat([others, mean.extra], axis=-1)[:, :p])
     alarm = after_jump(mean.alarm, state.steps) if mean.alarm.held else mean.alarm
-    fresh = average.forgotten(mean._replace(extra=extra, alarm=alarm))
+    fresh = average.forgotten(mean._replace(extra=extra, alarm=alarm), basis)
     return basis, Leading(fresh, empty(basis), np.int64(0))
 
 

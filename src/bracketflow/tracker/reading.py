@@ -11,7 +11,7 @@ from bracketflow.core import Array, State, diagonal, to_host
 from bracketflow.sharding import row_count
 from bracketflow.tracker import average, full
 from bracketflow.tracker.gain import Alarm, Gain
-from bracketflow.tracker.span import Span, ritz_values
+from bracketflow.tracker.span import restored, ritz_values
 
 LONGEST = 1e6  # squared: any error bar so long says that nothing is known
 
@@ -58,7 +58,7 @@ def read(state: State, coverage: float) -> Reading:
         values,
         NormalDist().inv_cdf(0.5 + 0.5 * coverage) * np.sqrt(own * noise),
         _radius(spread, noise, k, coverage),
-        np.argsort(-values, axis=-1, kind="stable"),
+        ranking(state),
         np.asarray(spread.gain.memory),
         np.asarray(spread.alarm.jumps),
         np.asarray(spread.alarm.jumped_at),
@@ -67,24 +67,25 @@ def read(state: State, coverage: float) -> Reading:
 
 def eigenvalues(state: State) -> np.ndarray:
     """The averaged eigenvalues of the columns, less their mean."""
-    k = state.basis.shape[-1]
-    values = (_frame_values if k == row_count(state.basis) else _leading_values)(state)[..., :k]
+    values = _averaged(state)
     return np.asarray(values - values.mean(axis=-1, keepdims=True))
 
 
-def _frame_values(state: State) -> np.ndarray:
-    mean = full.restored(state.memory).mean
-    return to_host(diagonal(mean)).astype(float)
+def ranking(state: State) -> np.ndarray:
+    """The permutation that sorts the columns by descending eigenvalue."""
+    return np.argsort(-_averaged(state), axis=-1, kind="stable")
 
 
-def _leading_values(state: State) -> np.ndarray:
-    """Of the k columns as averaged, and of the others as the mean keeps them."""
-    memory, span, _ = state.memory
-    mean, span = average.restored(memory), Span(*span)
-    values = to_host(mean.values).astype(float)
-    ritz = ritz_values(span) if span.turn.shape[-1] else mean.ritz
-    values[..., : state.basis.shape[-1]] = to_host(ritz)
-    return np.asarray(values - to_host(mean.bulk)[..., None])
+def _averaged(state: State) -> np.ndarray:
+    """The eigenvalues of the columns, above a level of their own."""
+    if state.basis.shape[-1] == row_count(state.basis):
+        values = diagonal(full.restored(state.memory).mean)
+    else:
+        span = restored(state.memory[1])
+        values = (
+            ritz_values(span) if span.turn.shape[-1] else average.restored(state.memory[0]).ritz
+        )
+    return to_host(values).astype(float)
 
 
 def _spread(state: State) -> _Spread:
@@ -94,14 +95,17 @@ def _spread(state: State) -> _Spread:
 
 def _of_frame(state: State) -> _Spread:
     frame = full.restored(state.memory)
-    values = _frame_values(state)
+    values = _averaged(state)
     variance = to_host(frame.variance).astype(float)
     return _Spread(values, variance, 0 * values, 1, frame.gain, frame.alarm)
 
 
 def _of_leading(state: State) -> _Spread:
     mean = average.restored(state.memory[0])
-    n, values = row_count(state.basis), _leading_values(state)
+    n, k = row_count(state.basis), state.basis.shape[-1]
+    values = to_host(mean.values).astype(float)  # of the other columns as the mean keeps them
+    values[..., :k] = _averaged(state)
+    values -= to_host(mean.bulk)[..., None]
     variance, power = to_host(mean.variance).astype(float), to_host(mean.power).astype(float)
     return _Spread(values, variance, power, n - values.shape[-1], mean.gain, mean.alarm)
 

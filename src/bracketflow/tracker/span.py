@@ -91,6 +91,11 @@ def empty(basis: Array) -> Span:
     return Span(none, nothing, none, nothing, nothing)
 
 
+def restored(memory: Any) -> Span:
+    """A `Span` from a tuple."""
+    return memory if isinstance(memory, Span) else Span(*memory)
+
+
 def gathered(span: Span) -> Span:
     """The span with its tail in one piece, which wide products with S are faster with."""
     if len(span.tail) < 2:

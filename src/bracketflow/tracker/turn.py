@@ -8,7 +8,9 @@ import numpy as np
 
 from bracketflow.core import (
     Array,
+    any_member,
     column_inner,
+    diagonal,
     epsilon,
     frobenius_squared,
     identity_like,
@@ -21,7 +23,7 @@ from bracketflow.tracker.gain import per_member
 from bracketflow.tracker.identity import continued
 
 DEFECT = 32  # of XᵀX, in roundings, that is taken off
-EVEN = (0.05, 0.1)  # part of the mean that is new: none and all of the extra columns are evened
+EVEN = (0.05, 0.1)  # gains at which none and all of the extra columns are evened
 PLAIN = 2.5  # times the median of the extra columns: those above it are more than noise
 LEAST = 1e-3  # of the spread: the least that Λ is raised above zero
 APART = 0.2  # of its height: a gap below the top k at which a column cannot be leaving
@@ -38,21 +40,36 @@ def levels(within: Array, bulk: Array | None) -> tuple[Array, Array]:
     Where M falls below the bulk its image must keep its sign, so μ is lower than both.
     """
     xp = namespace(within)
-    values = xp.linalg.eigvalsh(within)
-    lowest = values[..., :1]
-    bulk = lowest if bulk is None else bulk[..., None]
+    if bulk is None:
+        bulk = lowest = xp.linalg.eigvalsh(within)[..., :1]
+    else:
+        bulk = lowest = bulk[..., None]
+        if not _positive(within - bulk[..., None] * identity_like(within)):
+            lowest = xp.linalg.eigvalsh(within)[..., :1]
+            lowest = xp.where(lowest < bulk, lowest, bulk)
     tiny = float(xp.finfo(within.dtype).smallest_normal) ** 0.5
-    margin = LEAST * (values[..., -1:] - lowest) + tiny
-    return (bulk - raised(bulk - lowest) - margin)[..., None], bulk
+    top = xp.max(diagonal(within), axis=-1)[..., None]
+    return (lowest - LEAST * (top - lowest) - tiny)[..., None], bulk
 
 
-def evened(values: Array, bulk: Array, k: int, share: Any) -> Array:
-    """Λ with that of the noisy extra columns made equal where much of the mean is new.
+def _positive(matrix: Array) -> bool:
+    """Whether a symmetric matrix, all of them in an ensemble, is positive definite."""
+    try:
+        namespace(matrix).linalg.cholesky(matrix)
+    except (ValueError, RuntimeError):  # what NumPy's and torch's LinAlgError are
+        return False
+    return True
+
+
+def evened(values: Array, bulk: Array, k: int, g: Any) -> Array:
+    """Λ with that of the noisy extra columns made equal where the gain g is large.
 
     Columns that follow noise at unequal rates let roundings grow; in a long mean they do not.
     """
     xp = namespace(values)
-    even = per_member(np.clip((share - EVEN[0]) / (EVEN[1] - EVEN[0]), 0.0, 1.0), values)[..., 0]
+    if not any_member(g > EVEN[0]):
+        return values
+    even = per_member(np.clip((g - EVEN[0]) / (EVEN[1] - EVEN[0]), 0.0, 1.0), values)[..., 0]
     extra = values[..., k:] - bulk
     middle = extra.shape[-1] // 2
     noise = extra <= PLAIN * xp.sort(extra, axis=-1)[..., middle : middle + 1]
@@ -62,22 +79,24 @@ def evened(values: Array, bulk: Array, k: int, share: Any) -> Array:
     return xp.concat([values[..., :k], bulk + extra], axis=-1)
 
 
-def singular(within: Array, gram: Array, k: int) -> tuple[Array, Array, Array]:
-    """Σ and T, descending, with ZT = U of Z = UΣVᵀ, and the Ritz values of M in the leading k.
-
-    `within` is A = XᵀZ, Z = XA + R, and `gram` ZᵀZ; M is taken to vanish outside of span[X, R], so
-    that ZᵀMZ = A ZᵀZ + RᵀR A.
-    """
+def singular(gram: Array) -> tuple[Array, Array]:
+    """Σ and T, descending, with ZT = U of Z = UΣVᵀ, from `gram`, which is ZᵀZ."""
     xp = namespace(gram)
-    squares, vectors = xp.linalg.eigh(gram)
-    squares, vectors = xp.flip(squares, axis=-1), xp.flip(vectors, axis=-1)
+    squares, vectors = xp.linalg.eigh(-gram)
+    squares = -squares
     least = squares[..., :1] * (epsilon(gram) * gram.shape[-1])
     values = xp.sqrt(xp.where(squares > least, squares, least))
-    turn = vectors / values[..., None, :]
-    leading = turn[..., :k]
-    inside = within @ leading
-    mapped = within @ (gram @ leading) + gram @ inside - within @ (within @ inside)
-    return values, turn, column_inner(leading, mapped)
+    return values, vectors / values[..., None, :]
+
+
+def ritz_values(within: Array, gram: Array, turn: Array, inside: Array) -> Array:
+    """Ritz values of M in the columns of ZT, T = `turn`.
+
+    `within` is A = XᵀZ, Z = XA + R, `gram` ZᵀZ, and `inside` AT; M is taken to vanish outside of
+    span[X, R], so that ZᵀMZ = A ZᵀZ + RᵀR A.
+    """
+    mapped = within @ (gram @ turn) + gram @ inside - within @ (within @ inside)
+    return column_inner(turn, mapped)
 
 
 def raised(values: Array) -> Array:
@@ -107,22 +126,20 @@ def followed(anchor: Array, values: Array) -> tuple[Array, Any]:
     """
     xp = namespace(values)
     k = anchor.shape[-2]
-    squares = anchor * anchor
-    left = xp.sum(squares[..., k:], axis=-1) > 0.5
-    gap = values[..., :k] - xp.max(values[..., k:], axis=-1, keepdims=True)
-    lost = xp.sum(squares, axis=-1) < 0.5
+    within, beyond = anchor[..., :k].mT, anchor[..., k:].mT
+    outside = column_inner(beyond, beyond)
+    left, lost = outside > 0.5, column_inner(within, within) + outside < 0.5
+    gap = values[..., :k] - values[..., k : k + 1]  # those beyond k descend
     renewed = left | lost | (gap > APART * values[..., :k])
     return xp.where(renewed[..., None], places(values, k), anchor), to_host(left)
 
 
 def identified(
-    values: Array, ritz: Array, inside: Array, turn: Array, settled: bool
-) -> tuple[Array, Array, Array, Array]:
+    values: Array, inside: Array, turn: Array, k: int, settled: bool
+) -> tuple[Array, Array, Array]:
     """The leading k in the places, and with the signs, of the columns they continue."""
-    k = ritz.shape[-1]
     order, sign = continued(inside[..., :k, :k], values.shape[-1], settled=settled)
     if order is not None:
-        ritz = taken(ritz, order[..., :k])
         values, inside, turn = (taken(part, order) for part in (values, inside, turn))
     sign = sign[..., None, :]
-    return values, ritz, inside * sign, turn * sign
+    return values, inside * sign, turn * sign
