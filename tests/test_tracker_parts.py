@@ -452,10 +452,13 @@ def test_a_mean_starts_with_columns_and_nothing_else(ensemble, rng):
         "reach": (1, 2),
         "variance": (2, 7),
         "power": (2,),
+        "flicker": (),
         "lean": (9, 2),
         "mapped": (9, 8 if ensemble else 0),
         "inside": (7, 2),
         "bulk": (),
+        "whole": (9, 1),
+        "spread": (),
         "since": (2,),
     }
     for name, shape in empty.items():
@@ -477,7 +480,7 @@ def test_a_mean_that_is_forgotten_is_one_that_has_seen_nothing(ensemble, rng):
     mean = average.restored(state.memory[0])
     fresh = average.start(state.basis, None)
     empty = average.forgotten(mean, state.basis)
-    for name in ("lean", "carry", "anchor", "mapped", "inside", "base"):
+    for name in ("lean", "carry", "anchor", "mapped", "inside", "whole", "base"):
         assert np.array_equal(getattr(empty, name), getattr(fresh, name)), name
     assert all(np.array_equal(a, b) for a, b in zip(empty.gain, fresh.gain, strict=True))
     for name in ("extra", "reference", "values", "variance", "power", "since"):
@@ -490,6 +493,27 @@ def test_reach_is_one_over_the_height_and_nothing_for_a_flat_mean():
     assert not average._reach(np.zeros(3)).any()
     two = average._reach(np.array([[2.0, 1], [0, 0]]))
     assert np.array_equal(two, [[[0.5, 1]], [[0, 0]]])
+
+
+@pytest.mark.parametrize("noise_size", [0.0, 5.0])
+def test_the_spectrum_outside_is_known_by_its_mean_and_variance(noise_size, rng):
+    """From one random column, so to a few standard errors √(2/n); the noise is taken off."""
+    n, k, members = 60, 2, 30
+    truth = bf.random_basis(n, rng=rng, ensemble=(members,))
+    matrix = (truth * np.concatenate([[20.0, 15], np.linspace(4, 0, n - k)])) @ truth.mT
+    tracker = bf.EigenTracker()
+    state = tracker.init(bf.random_basis(n, k, rng=rng, ensemble=(members,)))
+    for _ in range(40):
+        state, _ = tracker.step(matrix + noise(rng, n, noise_size), state)
+    mean = average.restored(state.memory[0])
+    columns = np.concatenate([state.basis, mean.extra], axis=-1)
+    outside = np.eye(n) - columns @ columns.mT
+    rest = n - columns.shape[-1]
+    bulk = np.trace(outside @ matrix, axis1=-2, axis2=-1) / rest
+    variance = np.trace(outside @ matrix @ outside @ matrix, axis1=-2, axis2=-1) / rest - bulk**2
+    level = (mean.reference.mT @ matrix @ mean.reference)[..., 0, 0]
+    assert np.mean(mean.bulk + level - bulk) == pytest.approx(0, abs=0.1)
+    assert np.mean(mean.spread) == pytest.approx(np.mean(variance), rel=0.15)
 
 
 def pending(rng, ensemble=()):
@@ -756,19 +780,28 @@ def test_an_error_bar_is_a_quantile_of_the_distance(coverage, others):
     values = np.concatenate([[5.0], np.ones(others)])
     variance = np.full((1, others + 1), 0.01 * 16 / 0.5)  # times 0.5, over a gap of 4
     none, gain, alarm = np.zeros(1), settled_gain(), alarmed()
-    inside = reading._Spread(values, variance, none, 1, gain, alarm)
+    inside = reading._Spread(values, variance, none, none, 1, gain, alarm)
     found = reading._radius(inside, np.full(1, 0.5), 1, coverage)
     # Wilson and Hilferty are good to a percent from three degrees of freedom on.
     assert found == pytest.approx(size**0.5, rel=0.02)
     power = np.full(1, others * 0.01 * 25 / 0.5)  # 5 above the bulk
-    outside = reading._Spread(values[:1], 0 * variance[:, :1], power, others, gain, alarm)
+    outside = reading._Spread(values[:1], 0 * variance[:, :1], power, none, others, gain, alarm)
     found = reading._radius(outside, np.full(1, 0.5), 1, coverage)
     assert found == pytest.approx(size**0.5, rel=0.02)
+    wide = outside._replace(bulk=np.full(1, 0.5))  # eigenvalues outside are not all alike
+    longer = reading._radius(wide, np.full(1, 0.5), 1, coverage)
+    assert longer == pytest.approx(found * (1 + 3 * 0.5 / 25) ** 0.5)
 
 
 def test_where_nothing_is_known_a_bar_is_as_long_as_can_be():
     equal = reading._Spread(
-        np.array([2.0, 2.0]), np.ones((2, 2)), np.zeros(2), 1, settled_gain(), alarmed()
+        np.array([2.0, 2.0]),
+        np.ones((2, 2)),
+        np.zeros(2),
+        np.zeros(2),
+        1,
+        settled_gain(),
+        alarmed(),
     )
     assert reading._radius(equal, np.ones(1), 2, 0.95) == pytest.approx([2**0.5] * 2)
 

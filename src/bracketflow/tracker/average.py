@@ -87,6 +87,8 @@ class Mean(NamedTuple):
     """Variance of the entries of H, k × q, for an observation of weight 1."""
     power: Array
     """Mean ‖R e_i‖² for an observation of weight 1."""
+    flicker: Array
+    """Mean ‖Cz − E Cz‖² for an observation of weight 1."""
     lean: Array
     """Where a larger gain would have put the k columns."""
     mapped: Array
@@ -99,6 +101,10 @@ class Mean(NamedTuple):
     """Part of the mean that was there then."""
     bulk: Array
     """Averaged level of all that is outside of the q columns, above that of the reference."""
+    whole: Array
+    """What the mean makes of z, as of the last turn."""
+    spread: Array
+    """Variance of the eigenvalues outside of the q columns."""
     anchor: Array
     """The k columns as they last stood apart from the others, written in the q columns of now."""
     since: Any
@@ -128,12 +134,15 @@ def start(basis: Array, rng: Any) -> Mean:
         reach=inside[..., :1, :],
         variance=inside.mT,
         power=values[..., :k],
+        flicker=values[..., 0],
         lean=0 * basis,
         mapped=_nothing(nothing),
         inside=inside,
         base=basis,
         carry=np.ones(ensemble),
         bulk=values[..., 0],
+        whole=0 * reference,
+        spread=values[..., 0],
         anchor=places(values, k),
         since=np.zeros((*ensemble, k), dtype=np.int64),
         gain=start_gain(ensemble),
@@ -160,6 +169,7 @@ def forgotten(mean: Mean, basis: Array) -> Mean:
         lean=0 * mean.lean,
         mapped=_nothing(mean.mapped),
         inside=0 * mean.inside,
+        whole=0 * mean.whole,
         base=basis,
         carry=np.ones_like(mean.carry),
         anchor=places(mean.values, mean.lean.shape[-1]),
@@ -181,7 +191,10 @@ class Turn(NamedTuple):
     within: Array
     """[X, z]ᵀZ."""
     along: Array
-    """Xᵀz, q × 1."""
+    whole: Array
+    """Xᵀ of z and of what the mean makes of it, q × 1."""
+    square: Any
+    """‖what the mean makes of z‖²."""
     evidence: Any
     """<move, lean>."""
     moves: Array
@@ -261,6 +274,9 @@ def _news(probe: Probe, view: View, mean: Mean, weight: float) -> News:
     turns = any_member(carry <= 1 - TURN_AT)
     follows = turns or any_member(np.ceil(carry / FOLLOW_AT) < np.ceil(mean.carry / FOLLOW_AT))
     mean = mean._replace(mapped=mapped, inside=inside, carry=carry)
+    if turns:
+        whole = per_member(carry, mapped) * mean.whole + mapped[..., -1:]
+        mean = mean._replace(whole=whole)
     move = _move(view.block, mean, turns) if follows else None
     sums = _sums(probe, view, mean, innovation, move, turns)
     return News(innovation, mean, move, sums)
@@ -317,6 +333,8 @@ def _turn_sums(block: Array, mean: Mean, move: Array, spread: bool) -> tuple[Arr
     return (
         block.mT @ mean.mapped,
         columns.mT @ block[..., -1:],
+        columns.mT @ mean.whole,
+        frobenius_squared(mean.whole),
         inner(move, mean.lean),
         column_inner(move, move),
         column_inner(mean.lean, mean.lean),
@@ -333,10 +351,10 @@ def _absorbed(
     gain = mean.gain
     if move is None:
         return state.basis, mean._replace(gain=grown(gain, weight, forget))
-    variance, power = _noise(view, mean, weight, news.sums.images)
+    mean = _measured(view, mean, weight, news.sums)
     if turn is not None:
         gain = judged(gain, 1 - mean.carry, turn.evidence, _doubt(turn, row_count(move)))
-    mean = mean._replace(variance=variance, power=power, gain=grown(gain, weight, forget))
+    mean = mean._replace(gain=grown(gain, weight, forget))
     if turn is None:
         return _moved(state.basis, move, news.sums.gram, news.sums.cross, mean)
     move += per_member(mean.carry, move) * mean.lean
@@ -364,8 +382,7 @@ def _doubt(turn: Turn, n: int) -> Any:
 def _turned(state: State, block: Array, mean: Mean, turn: Turn, g: Any) -> tuple[Array, Mean]:
     """The columns turned to the left singular vectors of the mean's image."""
     xp, k, columns = namespace(block), state.basis.shape[-1], block[..., :-1]
-    carry = per_member(mean.carry, block)
-    bulk = carry[..., 0, 0] * mean.bulk + _outside(turn)
+    bulk, spread = _outside(mean, turn)
     within = turn.within[..., :-1, :-1]
     within = 0.5 * (within + within.mT)
     level, bulk = levels(within, bulk if columns.shape[-1] < row_count(columns) else None)
@@ -399,18 +416,27 @@ def _turned(state: State, block: Array, mean: Mean, turn: Turn, g: Any) -> tuple
         base=basis,
         carry=np.ones_like(mean.carry),
         bulk=bulk[..., 0],
+        spread=spread,
         anchor=anchor,
         since=since,
     )
 
 
-def _outside(turn: Turn) -> Array:
-    """<r, P r>/<r, r> of the part r of the reference outside of the columns; 0 for none."""
+def _outside(mean: Mean, turn: Turn) -> tuple[Array, Array]:
+    """Mean and variance of the eigenvalues outside of the columns, 0 where nothing is.
+
+    They are <r, M r>/<r, r> and ‖M r‖²/<r, r>, less the square of the first and the noise, of the
+    part r of the reference that the columns do not reach.
+    """
     xp, along = namespace(turn.along), turn.along
     where = xp.concat([-along, 1 + 0 * along[..., :1, :]], axis=-2)
-    mapped = (where.mT @ turn.within @ where)[..., 0, 0]
+    new = (where.mT @ turn.within @ where)[..., 0, 0]
     rest = 1 - frobenius_squared(along)
-    return mapped / xp.where(rest > LEAST, rest, 0 * rest + inf)
+    rest = xp.where(rest > LEAST, rest, 0 * rest + inf)
+    bulk = per_member(mean.carry, along)[..., 0, 0] * mean.bulk + new / rest
+    square = (turn.square - frobenius_squared(turn.whole)) / rest
+    noise = per_member(mean.gain.noise, along)[..., 0, 0] * mean.flicker
+    return bulk, raised(square - bulk**2 - noise)
 
 
 def _reach(heights: Array) -> Array:
@@ -429,13 +455,10 @@ def _image_gram(image: Array, level: Array, turn: Turn) -> Array:
     return turn.images - level * (within + within.mT - level * turn.columns)
 
 
-def _noise(view: View, mean: Mean, weight: float, squares: Array) -> tuple[Array, Array]:
-    """Running variance of H and mean ‖R e_i‖², for one observation of weight 1.
-
-    `squares` are those of the k columns' images.
-    """
-    xp = namespace(squares)
-    seen, k = view.rayleigh, squares.shape[-1]
+def _measured(view: View, mean: Mean, weight: float, sums: Sums) -> Mean:
+    """The mean with the noise of an observation in its variances, which are for one of weight 1."""
+    xp = namespace(sums.images)
+    seen, k = view.rayleigh, sums.images.shape[-1]
     g = fraction(mean.gain, weight)
     fade = per_member(weight * (1 - g), seen)
     count = np.maximum(1.0, FOLLOW_AT / g)  # observations that this one stands for
@@ -444,8 +467,10 @@ def _noise(view: View, mean: Mean, weight: float, squares: Array) -> tuple[Array
     # Eigenvalues are read relative to their mean: the noise of the reference is not theirs.
     common = (trace(seen[..., :k, :]) - xp.sum(mean.ritz, axis=-1))[..., None] / k
     change = seen.mT - (mean.ritz + common)[..., None] * identity_like(mean.values)[:k]
-    outside = raised(squares - column_inner(seen, seen))
-    return (
-        mean.variance + rate * (fade * change**2 - mean.variance),
-        mean.power + rate[..., 0] * (fade[..., 0] * outside - mean.power),
+    outside = raised(sums.images - column_inner(seen, seen))
+    flicker = 0.5 * weight * sums.change  # two observations differ by the noise of both
+    return mean._replace(
+        variance=mean.variance + rate * (fade * change**2 - mean.variance),
+        power=mean.power + rate[..., 0] * (fade[..., 0] * outside - mean.power),
+        flicker=mean.flicker + rate[..., 0, 0] * (flicker - mean.flicker),
     )

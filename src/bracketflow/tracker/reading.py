@@ -41,6 +41,8 @@ class _Spread(NamedTuple):
     values: np.ndarray
     variance: np.ndarray
     power: np.ndarray
+    bulk: np.ndarray
+    """Variance of the eigenvalues outside."""
     codimension: int
     gain: Gain
     alarm: Alarm
@@ -97,7 +99,7 @@ def _of_frame(state: State) -> _Spread:
     frame = full.restored(state.memory)
     values = _averaged(state)
     variance = to_host(frame.variance).astype(float)
-    return _Spread(values, variance, 0 * values, 1, frame.gain, frame.alarm)
+    return _Spread(values, variance, 0 * values, 0 * values, 1, frame.gain, frame.alarm)
 
 
 def _of_leading(state: State) -> _Spread:
@@ -107,7 +109,8 @@ def _of_leading(state: State) -> _Spread:
     values[..., :k] = _averaged(state)
     values -= to_host(mean.bulk)[..., None]
     variance, power = to_host(mean.variance).astype(float), to_host(mean.power).astype(float)
-    return _Spread(values, variance, power, n - values.shape[-1], mean.gain, mean.alarm)
+    bulk = to_host(mean.spread).astype(float)[..., None]
+    return _Spread(values, variance, power, bulk, n - values.shape[-1], mean.gain, mean.alarm)
 
 
 def _radius(spread: _Spread, noise: Array, k: int, coverage: float) -> np.ndarray:
@@ -117,7 +120,9 @@ def _radius(spread: _Spread, noise: Array, k: int, coverage: float) -> np.ndarra
     gaps[..., np.arange(k), np.arange(k)] = np.inf
     with np.errstate(over="ignore"):  # equal eigenvalues: the bar is as long as it can be
         inside = spread.variance * noise[..., None] / np.maximum(gaps**2, tiny)
-        outside = spread.power * noise / np.maximum(spread.values[..., :k] ** 2, tiny)
+        # The mean of 1/(h − ξ)² over ξ of variance v is (1 + 3v/h²)/h², and more.
+        inverse = 1 / np.maximum(spread.values[..., :k] ** 2, tiny)
+        outside = spread.power * noise * inverse * (1 + 3 * spread.bulk * inverse)
     inside, outside = np.minimum(inside, LONGEST), np.minimum(outside, LONGEST)
     mean = inside.sum(axis=-1) + outside
     square = (inside**2).sum(axis=-1) + outside**2 / max(spread.codimension, 1)
