@@ -11,7 +11,7 @@ from scipy.stats import chi2
 import bracketflow as bf
 from bracketflow.core import State
 from bracketflow.oracles import as_operator, observe
-from bracketflow.tracker import average, full, reading, turn
+from bracketflow.tracker import average, full, reading, running, turn
 from bracketflow.tracker import gain as g
 from bracketflow.tracker.identity import continued
 from bracketflow.tracker.span import LARGEST, Span, ritz_values
@@ -440,7 +440,7 @@ def test_an_innovation_is_as_loud_as_its_noise_is_usual(weight, rng):
 @pytest.mark.parametrize("ensemble", ENSEMBLES)
 def test_a_mean_starts_with_columns_and_nothing_else(ensemble, rng):
     basis = bf.random_basis(9, 2, rng=rng, ensemble=ensemble)
-    mean = average.start(basis, None)
+    mean = running.start(basis, None)
     both = np.concatenate([basis, mean.extra], axis=-1)
     assert np.allclose(both.mT @ both, np.eye(7), rtol=0, atol=20 * EPS)
     assert mean.reference.shape == (*ensemble, 9, 1)
@@ -477,9 +477,9 @@ def test_a_mean_that_is_forgotten_is_one_that_has_seen_nothing(ensemble, rng):
     state = bf.EigenTracker().init(bf.random_basis(9, 2, rng=rng, ensemble=ensemble))
     for _ in range(12):
         state, _ = bf.EigenTracker().step(c + noise(rng, 9, 0.5), state)
-    mean = average.restored(state.memory[0])
-    fresh = average.start(state.basis, None)
-    empty = average.forgotten(mean, state.basis)
+    mean = running.restored(state.memory[0])
+    fresh = running.start(state.basis, None)
+    empty = running.forgotten(mean, state.basis)
     for name in ("lean", "carry", "anchor", "mapped", "inside", "whole", "base"):
         assert np.array_equal(getattr(empty, name), getattr(fresh, name)), name
     assert all(np.array_equal(a, b) for a, b in zip(empty.gain, fresh.gain, strict=True))
@@ -505,7 +505,7 @@ def test_the_spectrum_outside_is_known_by_its_mean_and_variance(noise_size, rng)
     state = tracker.init(bf.random_basis(n, k, rng=rng, ensemble=(members,)))
     for _ in range(40):
         state, _ = tracker.step(matrix + noise(rng, n, noise_size), state)
-    mean = average.restored(state.memory[0])
+    mean = running.restored(state.memory[0])
     columns = np.concatenate([state.basis, mean.extra], axis=-1)
     outside = np.eye(n) - columns @ columns.mT
     rest = n - columns.shape[-1]
@@ -519,7 +519,7 @@ def test_the_spectrum_outside_is_known_by_its_mean_and_variance(noise_size, rng)
 def pending(rng, ensemble=()):
     """A mean some way into a window, with the block [X, z] it speaks of."""
     basis = bf.random_basis(9, 2, rng=rng, ensemble=ensemble)
-    mean = average.start(basis, None)
+    mean = running.start(basis, None)
     block = np.concatenate([basis, mean.extra, mean.reference], axis=-1)
     m = symmetric(rng, 9, ensemble=ensemble, eigenvalues=[9, 8, 7, 2, 2, 2, 2, 2, 2])
     mapped = m @ block

@@ -9,14 +9,14 @@ import numpy as np
 
 from bracketflow.core import Event, State
 from bracketflow.sharding import row_count
-from bracketflow.tracker import average, full
+from bracketflow.tracker import full, running
 from bracketflow.tracker.gain import JUMP, Alarm
 
 
 def alarm_of(state: State) -> Alarm:
     """The alarm in the memory of a tracker's state."""
     square = state.basis.shape[-1] == row_count(state.basis)
-    return (full.restored(state.memory) if square else average.restored(state.memory[0])).alarm
+    return (full.restored(state.memory) if square else running.restored(state.memory[0])).alarm
 
 
 def events(before: State, after: State) -> tuple[Event, ...]:
@@ -44,7 +44,7 @@ def _began(state: State) -> np.ndarray:
     """Step at which the vector in each column came in; nothing leaves a full basis."""
     if state.basis.shape[-1] == row_count(state.basis):
         return np.zeros((*state.basis.shape[:-2], 1))
-    return np.asarray(average.restored(state.memory[0]).since)
+    return np.asarray(running.restored(state.memory[0]).since)
 
 
 def _of_member(

@@ -18,7 +18,7 @@ from bracketflow.core import (
 )
 from bracketflow.oracles import advance, as_operator
 from bracketflow.sharding import over_rows
-from bracketflow.tracker import average, krylov
+from bracketflow.tracker import average, krylov, running
 from bracketflow.tracker.gain import after_jump, calmed
 from bracketflow.tracker.span import Span, empty, leading_vectors, restored
 
@@ -29,7 +29,7 @@ ESTABLISHED = STEADY + 3  # from then on a single one that disagrees is an outli
 class Leading(NamedTuple):
     """Memory of the leading tracker."""
 
-    mean: average.Mean
+    mean: running.Mean
     span: Span
     steady: Any
     """Agreeing products of the reference in a row; from STEADY on the span is used."""
@@ -41,14 +41,14 @@ def start(basis: Array, rng: Any) -> Leading:
     The members of an ensemble share their array shapes, which a growing span cannot.
     """
     steady = STEADY if basis.ndim == 2 else 0
-    return Leading(average.start(basis, rng), empty(basis), np.int64(steady))
+    return Leading(running.start(basis, rng), empty(basis), np.int64(steady))
 
 
 def step(operator: Any, state: State, forget: float | None) -> tuple[State, Probe]:
     """One observation: new state, and the probe of the state that went in."""
     operator = as_operator(operator)
     mean, span, steady = state.memory
-    mean, span = average.restored(mean), restored(span)
+    mean, span = running.restored(mean), restored(span)
     if any_member(steady >= STEADY):
         basis, probe, longer = krylov.step(operator, state, span, mean.extra)
         if basis is not None:
@@ -68,19 +68,19 @@ def step(operator: Any, state: State, forget: float | None) -> tuple[State, Prob
 def in_doubt(memory: Any) -> bool:
     """Whether the span of a static operator still looks for repeated eigenvalues."""
     mean, span, steady = memory
-    return bool(steady >= STEADY) and krylov.in_doubt(restored(span), average.restored(mean).extra)
+    return bool(steady >= STEADY) and krylov.in_doubt(restored(span), running.restored(mean).extra)
 
 
-def _moving(state: State, mean: average.Mean, span: Span) -> tuple[Array, Leading]:
+def _moving(state: State, mean: running.Mean, span: Span) -> tuple[Array, Leading]:
     """The signal has moved: start a mean from the basis, with the next Ritz vectors beside it."""
     basis = state.basis
     xp = namespace(basis)
     basis = basis + 0.5 * (basis @ (identity_like(basis) - over_rows(basis.mT @ basis)))
     k, p = basis.shape[-1], mean.extra.shape[-1]
     others = span.inside(leading_vectors(span, k + p)[:, k:])
-    extra = average.filled(basis, xp.concat([others, mean.extra], axis=-1)[:, :p])
+    extra = running.filled(basis, xp.concat([others, mean.extra], axis=-1)[:, :p])
     alarm = after_jump(mean.alarm, state.steps) if mean.alarm.held else mean.alarm
-    fresh = average.forgotten(mean._replace(extra=extra, alarm=alarm), basis)
+    fresh = running.forgotten(mean._replace(extra=extra, alarm=alarm), basis)
     return basis, Leading(fresh, empty(basis), np.int64(0))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from bracketflow.core import Array, State, diagonal, to_host
 from bracketflow.sharding import row_count
-from bracketflow.tracker import average, full
+from bracketflow.tracker import full, running
 from bracketflow.tracker.gain import Alarm, Gain
 from bracketflow.tracker.span import restored, ritz_values
 
@@ -85,7 +85,7 @@ def _averaged(state: State) -> np.ndarray:
     else:
         span = restored(state.memory[1])
         values = (
-            ritz_values(span) if span.turn.shape[-1] else average.restored(state.memory[0]).ritz
+            ritz_values(span) if span.turn.shape[-1] else running.restored(state.memory[0]).ritz
         )
     return to_host(values).astype(float)
 
@@ -103,7 +103,7 @@ def _of_frame(state: State) -> _Spread:
 
 
 def _of_leading(state: State) -> _Spread:
-    mean = average.restored(state.memory[0])
+    mean = running.restored(state.memory[0])
     n, k = row_count(state.basis), state.basis.shape[-1]
     values = to_host(mean.values).astype(float)  # of the other columns as the mean keeps them
     values[..., :k] = _averaged(state)

@@ -11,7 +11,7 @@ from bracketflow.core import Array, Event, Probe, State, contiguous, epsilon, to
 from bracketflow.geometry import subspace_error, upright
 from bracketflow.oracles import Operator, gram
 from bracketflow.streams import Moments, covariance, second_moment
-from bracketflow.tracker import EigenTracker, Reading, average
+from bracketflow.tracker import EigenTracker, Reading, running
 
 
 class Ledger(NamedTuple):
@@ -234,11 +234,11 @@ def _read(state: State, coverage: float = 0.95) -> Reading:
     return EigenTracker().read(state, coverage)
 
 
-def _averages(state: State) -> average.Mean | None:
+def _averages(state: State) -> running.Mean | None:
     """The tracker's running mean, where it keeps one on the leading columns."""
     if state.basis.shape[-1] == state.basis.shape[-2]:
         return None
-    mean = average.restored(state.memory[0])
+    mean = running.restored(state.memory[0])
     return mean if mean.gain.count > 0 else None
 
 
