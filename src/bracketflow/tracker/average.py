@@ -128,7 +128,7 @@ def step(
     basis, memory = _absorbed(state, view, news, weight, forget)
     memory = memory._replace(alarm=alarm, image=image)
     if verdict is not None:
-        kept = (state.basis, mean._replace(alarm=verdict.waiting, image=image))
+        kept = (state.basis, mean._replace(alarm=verdict.waiting))
         basis, memory = select(verdict.held, kept, (basis, memory))
         if verdict.jumped.any() and forget is None:
             alone = _news(probe, view, forgotten(mean, state.basis), weight)
