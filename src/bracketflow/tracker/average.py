@@ -121,7 +121,7 @@ def step(
     news = _news(probe, view, mean, weight)
     if shards() is not None:
         probe = replace(probe, gram=news.sums.residual)
-    size = to_host(news.sums.innovation) * weight
+    size = to_host(news.sums.innovation).astype(float) * weight
     floor = (8 * view.rounding) ** 2 * weight
     verdict = heard(mean.alarm, mean.gain, size, news.innovation, floor)
     alarm, image = listened(mean.alarm, mean.gain, size), contiguous(view.image[..., -1:])

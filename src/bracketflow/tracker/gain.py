@@ -173,7 +173,7 @@ def agreement(innovation: Array, alarm: Alarm) -> Any:
         frobenius_squared(alarm.suspect),
     )
     floor = np.finfo(np.float64).tiny
-    return to_host(along) / np.sqrt(to_host(left * right) + floor)
+    return to_host(along) / (np.sqrt(to_host(left)) * np.sqrt(to_host(right)) + floor)
 
 
 def listened(alarm: Alarm, gain: Gain, size: Any) -> Alarm:

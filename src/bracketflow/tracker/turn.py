@@ -10,7 +10,6 @@ from bracketflow.core import (
     Array,
     any_member,
     column_inner,
-    diagonal,
     epsilon,
     frobenius_squared,
     identity_like,
@@ -39,17 +38,17 @@ def levels(within: Array, bulk: Array | None) -> tuple[Array, Array]:
 
     Where M falls below the bulk its image must keep its sign, so μ is lower than both.
     """
-    xp = namespace(within)
+    xp, identity = namespace(within), identity_like(within)
     if bulk is None:
         bulk = lowest = xp.linalg.eigvalsh(within)[..., :1]
     else:
         bulk = lowest = bulk[..., None]
-        if not _positive(within - bulk[..., None] * identity_like(within)):
+        if not _positive(within - bulk[..., None] * identity):
             lowest = xp.linalg.eigvalsh(within)[..., :1]
             lowest = xp.where(lowest < bulk, lowest, bulk)
     tiny = float(xp.finfo(within.dtype).smallest_normal) ** 0.5
-    top = xp.max(diagonal(within), axis=-1)[..., None]
-    return (lowest - LEAST * (top - lowest) - tiny)[..., None], bulk
+    heights = xp.sum(abs(within - lowest[..., None] * identity), axis=-1)  # bound all eigenvalues
+    return (lowest - LEAST * xp.max(heights, axis=-1)[..., None] - tiny)[..., None], bulk
 
 
 def _positive(matrix: Array) -> bool:
