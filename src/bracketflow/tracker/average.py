@@ -23,6 +23,7 @@ from bracketflow.core import (
     any_member,
     column_inner,
     contiguous,
+    diagonal,
     frobenius_squared,
     identity_like,
     inner,
@@ -240,14 +241,21 @@ def _absorbed(
 
 
 def _moved(basis: Array, move: Array, gram: Array, cross: Array, mean: Mean) -> tuple[Array, Mean]:
-    """The k columns after a move out of the span of all q, of which the mean makes bulk · move."""
+    """The k columns after a move out of the span of all q, by 45 degrees at most.
+
+    Of the move the mean makes bulk · move.
+    """
     xp, k = namespace(move), move.shape[-1]
-    values, vectors = xp.linalg.eigh(gram)
-    shrink = (vectors / xp.sqrt(values)[..., None, :]) @ vectors.mT
-    bulk = mean.bulk[..., None, None]
+    bulk, inside, square = mean.bulk[..., None, None], mean.inside, gram - identity_like(gram)
+    sizes = diagonal(square)
+    if bool((sizes > 1).any()):
+        damped = (xp.where(sizes > 1, sizes, 1 + 0 * sizes) ** -0.5)[..., None]
+        move, square = move * damped.mT, damped * square * damped.mT
+        cross = inside[..., :k, :] + damped * (cross - inside[..., :k, :])
+    values, vectors = xp.linalg.eigh(square)
+    shrink = (vectors / xp.sqrt(1 + values)[..., None, :]) @ vectors.mT
     mean.mapped[..., :k] += bulk * move
-    inside = shrink @ (cross + bulk * (gram - identity_like(gram)))
-    inside = xp.concat([inside, mean.inside[..., k:, :]], axis=-2)
+    inside = xp.concat([shrink @ (cross + bulk * square), inside[..., k:, :]], axis=-2)
     return (basis + move) @ shrink, mean._replace(inside=inside)
 
 
