@@ -581,9 +581,9 @@ def test_the_level_lies_below_the_mean_and_the_bulk(library, ensemble, rng):
     within = symmetric(rng, 5, ensemble=ensemble, eigenvalues=[5, 4, 3, 0, -1])
 
     def below(lowest):
-        """By a thousandth of the largest row sum of what is above."""
-        rows = np.abs(within - lowest * np.eye(5)).sum(axis=-1)
-        return lowest - 1e-3 * rows.max(axis=-1)[..., None, None]
+        """By a thousandth of the norm of what is above."""
+        height = np.linalg.norm(within - lowest * np.eye(5), axis=(-2, -1), keepdims=True)
+        return lowest - 1e-3 * height
 
     for height in (-3.0, -0.5, 2.0):
         bulk = np.full(ensemble, height)

@@ -47,8 +47,9 @@ def levels(within: Array, bulk: Array | None) -> tuple[Array, Array]:
             lowest = xp.linalg.eigvalsh(within)[..., :1]
             lowest = xp.where(lowest < bulk, lowest, bulk)
     tiny = float(xp.finfo(within.dtype).smallest_normal) ** 0.5
-    heights = xp.sum(abs(within - lowest[..., None] * identity), axis=-1)  # bound all eigenvalues
-    return (lowest - LEAST * xp.max(heights, axis=-1)[..., None] - tiny)[..., None], bulk
+    # Not less than any eigenvalue, and the same for all columns of one span.
+    height = frobenius_squared(within - lowest[..., None] * identity) ** 0.5
+    return (lowest - LEAST * height[..., None] - tiny)[..., None], bulk
 
 
 def _positive(matrix: Array) -> bool:
