@@ -345,11 +345,11 @@ class _Decoder:
         return np.random.Generator(bits)
 
 
+REMEDY = "read it with the version that wrote it, and go on here from method.init(state.basis)"
+
+
 def _changed(name: str) -> str:
-    return (
-        f"{name.partition(':')[2]} has other fields in this version: read it with the version that "
-        "wrote it, and go on here from method.init(state.basis)"
-    )
+    return f"{name.partition(':')[2]} has other fields in this version: {REMEDY}"
 
 
 def _torch() -> Any:
@@ -370,9 +370,9 @@ def _named(name: str) -> Any:
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError):
-        raise _Refused(f"{name!s:.80} is not part of this version") from None
+        raise _Refused(f"{name!s:.80} is not part of this version: {REMEDY}") from None
     if getattr(found, "__module__", None) != module:
-        raise ValueError(f"{name!s:.80} is not defined there")
+        raise ValueError(f"{name!s:.80} is not defined there: if it once was, {REMEDY}")
     return found
 
 

@@ -30,7 +30,7 @@ class HessianMonitor:
     """Leading eigenvectors of the Hessian of a loss while the model trains.
 
     Call ``monitor.step((inputs, targets))`` anywhere in a training loop. A look multiplies the
-    Hessian of this minibatch with k + p vectors (p = 3k, as `EigenTracker`) and two references,
+    Hessian of this minibatch with 4k vectors, as `EigenTracker` does, and one reference more,
     and averages it with the earlier looks, as far back as the training allows.
 
     Training is not disturbed: parameters, gradients, buffers, random numbers and modes stay as
