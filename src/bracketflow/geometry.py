@@ -216,12 +216,23 @@ def random_basis(
     n = whole_number(n, "n", at_least=1)
     k = n if k is None else whole_number(k, "k", at_least=1, at_most=n, limit="the dimension n")
     gaussian = _gaussian(np.random.default_rng(rng), (*ensemble, n, k), shards())
-    basis = contiguous(orthonormal_columns(gaussian))
+    return _cast(contiguous(orthonormal_columns(gaussian)), like)
+
+
+def random_columns(
+    n: int, k: int, *, rng: Any, ensemble: tuple[int, ...] = (), like: Array | None = None
+) -> Array:
+    """Standard normal numbers (*ensemble, n, k): of `random_basis` all but its QR."""
+    return _cast(_gaussian(np.random.default_rng(rng), (*ensemble, n, k), shards()), like)
+
+
+def _cast(array: np.ndarray, like: Array | None) -> Array:
+    """`array` in the library, dtype and device of `like`."""
     if like is None:
-        return basis
+        return array
     if isinstance(like, np.ndarray):
-        return basis.astype(like.dtype)
-    return namespace(like).asarray(basis, dtype=like.dtype, device=like.device)
+        return array.astype(like.dtype)
+    return namespace(like).asarray(array, dtype=like.dtype, device=like.device)
 
 
 def _gaussian(

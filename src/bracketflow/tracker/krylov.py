@@ -37,7 +37,6 @@ from bracketflow.tracker.span import (
     directions,
     empty,
     enriching,
-    gathered,
     leading_vectors,
 )
 
@@ -66,8 +65,7 @@ def step(
     if operator.static:
         longer, matvecs = _pursued(operator, state, longer, spare, FALL * _residual(span))
         probe = replace(probe, matvecs=probe.matvecs + matvecs)
-    longer = gathered(longer)
-    return contiguous(longer.inside(longer.turn)), probe, longer
+    return longer.inside(longer.turn), probe, longer
 
 
 def _pursued(
@@ -111,7 +109,7 @@ def _first(operator: Operator, state: State, spare: Array) -> tuple[Array | None
         basis = span.combined(turn)
         sign = signs(basis)
         return contiguous(basis * sign), probe, span._replace(turn=turn * sign)
-    span = gathered(_turned(span, state))
+    span = _turned(span, state)
     basis = span.inside(span.turn)
     sign = signs(basis) if state.steps == 0 else 1.0
     return contiguous(basis * sign), probe, span._replace(turn=span.turn * sign)

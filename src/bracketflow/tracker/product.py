@@ -15,6 +15,7 @@ from bracketflow.core import (
     inner,
     namespace,
     to_host,
+    trace,
 )
 from bracketflow.oracles import Operator, common_level, multiplied, own_level, refuse_bad
 from bracketflow.sharding import over_rows, shards
@@ -37,34 +38,38 @@ class Product(NamedTuple):
     """C P, seen from the span."""
 
     probe: Probe
-    inside: Array
-    """[S, Q]ᵀ of the centred product."""
+    pending: Array
+    """Qᵀ of the centred product."""
 
 
 def looked(operator: Operator, block: Block, span: Span, seen: Any) -> tuple[Product, Span]:
-    """The step's one product, centred, and what of it lies in span[S, Q]: one message.
+    """The step's one product, centred, and what of it lies in span[P, Q]: one message.
 
     The span comes back with the product's rounding in its books.
     """
-    xp = namespace(block.columns)
-    where = xp.concat([block.known, block.fresh], axis=-2)
+    width = block.columns.shape[-1]
+
+    def overlap(columns: Array) -> Array:
+        parts = [part.mT @ columns for part in (block.columns, span.pending)]
+        return namespace(columns).concat(parts, axis=-2)
+
     with np.errstate(over="ignore", invalid="ignore"):
         image = multiplied(operator, block.columns)
         level = own_level(block.columns, image)
         image = image - level * block.columns
-        inside = span.overlap(image)
+        inside = overlap(image)
         if shards() is not None:
             own = level
             level, inside, _ = common_level(
-                own, inside, span.overlap(block.columns), lambda a: diagonal(where.mT @ a)
+                own, inside, overlap(block.columns), lambda a: diagonal(a[:width])
             )
             image += (own - level) * block.columns
-        compressed = where.mT @ inside
+        compressed = inside[:width]
         rayleigh = 0.5 * (compressed + compressed.mT)
         probe = Probe(block.columns, image, level, rayleigh, image.shape[-1])
         refuse_bad(probe, compressed - rayleigh, seen)
     rounding = np.maximum(span.rounding, _rounding(probe, span))
-    return Product(probe, inside), span._replace(rounding=rounding)
+    return Product(probe, inside[width:]), span._replace(rounding=rounding)
 
 
 def absorbed(
@@ -75,24 +80,27 @@ def absorbed(
     Combinations of P that lie in span X have a known image. When the product contradicts it, the
     third is what it adds to the image of the basis; None when it fits.
     """
-    seen = product.probe
-    shift, unexplained = _shift(product, block, span, static)
-    frame, sizes, mixing = namespace(basis).linalg.svd(block.fresh)
+    xp, seen = namespace(basis), product.probe
+    expected = span.rayleigh @ block.known + span.coupling @ block.fresh
+    shift = _shift(product, block, span, expected, static)
+    frame, sizes, mixing = xp.linalg.svd(block.fresh)
     rank = int(np.sum(to_host(sizes) > DEFLATED))
     new, old = mixing[:rank].mT / sizes[:rank], mixing[rank:].mT
     of_basis = block.of_basis @ old
     odd = seen.centred @ old - shift * (block.columns @ old)
     if old.shape[-1]:
         odd -= image_of(span, basis, of_basis)
-    residual = seen.centred @ new - span.combined(product.inside @ new)
+    inside = xp.concat([expected + shift * block.known, product.pending], axis=-2)
+    residual = seen.centred @ new - span.combined(inside @ new)
     overlap, gram, surprise = over_rows(
         span.overlap(residual), residual.mT @ residual, frobenius_squared(odd)
     )
-    if not to_host(surprise + frobenius_squared(unexplained)) <= span.slack**2:
+    surprise += frobenius_squared(overlap[: span.size] * sizes[:rank])
+    if not to_host(surprise) <= span.slack**2:
         return span, shift, odd @ of_basis.mT
     if rank:
         known = block.fresh * shift + span.coupling.mT @ block.known
-        image = (product.inside[-known.shape[-2] :] - known) @ new
+        image = (product.pending - known) @ new
         span = extended(span, frame, image, *directions(residual, overlap, gram, span))
     return span, shift, None
 
@@ -108,15 +116,12 @@ def image_of(span: Span, basis: Array, where: Array, level: Any = 0.0) -> Array:
     return beside
 
 
-def _shift(product: Product, block: Block, span: Span, static: bool) -> tuple[Any, Array]:
-    """How far this product's level is from the span's, and what of SᵀCP is then unexplained."""
-    expected = span.rayleigh @ block.known + span.coupling @ block.fresh
-    unexplained = product.inside[: expected.shape[-2]] - expected
+def _shift(product: Product, block: Block, span: Span, expected: Array, static: bool) -> Any:
+    """How far this product's level is from the span's, where SᵀCP is `expected`."""
     if static:
-        shift = float(span.level - to_host(product.probe.background))
-    else:
-        shift = inner(block.known, unexplained) / frobenius_squared(block.known)
-    return shift, unexplained - shift * block.known
+        return float(span.level - to_host(product.probe.background))
+    inside = trace(product.probe.rayleigh) - inner(block.fresh, product.pending)
+    return (inside - inner(block.known, expected)) / frobenius_squared(block.known)
 
 
 def _rounding(seen: Probe, span: Span) -> Any:

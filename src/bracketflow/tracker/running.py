@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bracketflow.core import Array, contiguous, namespace
-from bracketflow.geometry import orthonormalise, random_basis
+from bracketflow.core import Array, contiguous, frobenius_squared, namespace
+from bracketflow.geometry import orthonormalise, random_columns
 from bracketflow.sharding import over_rows, row_count
 from bracketflow.tracker.gain import Alarm, Gain, quiet, start_gain
 from bracketflow.tracker.turn import places
@@ -65,10 +65,9 @@ def start(basis: Array, rng: Any) -> Mean:
     n, k = row_count(basis), basis.shape[-1]
     ensemble = tuple(basis.shape[:-2])
     p = min((COLUMNS - 1) * k - 1, n - k)
-    random = random_basis(
-        n, min(p + 1, n), rng=0 if rng is None else rng, ensemble=ensemble, like=basis
-    )
-    extra, reference = filled(basis, random[..., :p]), contiguous(random[..., -1:])
+    random = random_columns(n, p + 1, rng=0 if rng is None else rng, ensemble=ensemble, like=basis)
+    extra, reference = filled(basis, random[..., :p]), random[..., p:]
+    reference = reference / over_rows(frobenius_squared(reference))[..., None, None] ** 0.5
     nothing = 0 * namespace(basis).concat([basis, extra, reference], axis=-1)
     values = nothing[..., 0, :-1]
     inside = values[..., None] + 0 * basis[..., :1, :]

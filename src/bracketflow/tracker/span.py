@@ -13,6 +13,8 @@ from bracketflow.sharding import over_rows
 LARGEST = 6  # columns of S beyond 3k at which it is condensed
 CONDENSED = 4  # to so many beyond 2k
 LEANING = 16  # roundings by which new directions may lean on old ones
+ROWS = 4096  # of S, worked on at a time
+SLIGHT = 0.1  # leaning that is gone when it has been taken off once
 SOUND = 256  # condition of RᵀR up to which its eigenvectors make R orthonormal
 
 
@@ -69,19 +71,23 @@ class Span(NamedTuple):
         return namespace(block).concat(parts, axis=-2)
 
     def inside(self, where: Array) -> Array:
-        """S · where."""
-        first = self.columns.shape[-1]
-        block = self.columns @ where[:first]
-        for part in self.tail:
-            last = first + part.shape[-1]
-            block += part @ where[first:last]
-            first = last
+        """S · where, so many rows at a time that they stay in the cache."""
+        xp, n = namespace(where), self.columns.shape[-2]
+        block = xp.empty((n, where.shape[-1]), dtype=where.dtype, device=where.device)
+        for i in range(0, n, ROWS):
+            rows = [part[i : i + ROWS] for part in (self.columns, *self.tail)]
+            block[i : i + ROWS] = xp.concat(rows, axis=-1) @ where
         return block
 
     def combined(self, where: Array) -> Array:
-        """[S, Q] · where."""
-        block = self.inside(where[: self.size])
-        block += self.pending @ where[self.size :]
+        """[S, Q] · where, for a `where` that is zero in most rows or has few columns."""
+        block, last = self.pending @ where[self.size :], 0
+        for part in (self.columns, *self.tail):
+            first, last = last, last + part.shape[-1]
+            mix = where[first:last]
+            if to_host(mix).any():
+                # NumPy's product of a single column takes ten times as long as its broadcast.
+                block += part * mix if len(mix) == 1 else part @ mix
         return block
 
 
@@ -94,13 +100,6 @@ def empty(basis: Array) -> Span:
 def restored(memory: Any) -> Span:
     """A `Span` from a tuple."""
     return memory if isinstance(memory, Span) else Span(*memory)
-
-
-def gathered(span: Span) -> Span:
-    """The span with its tail in one piece, which wide products with S are faster with."""
-    if len(span.tail) < 2:
-        return span
-    return span._replace(tail=(namespace(span.columns).concat(span.tail, axis=-1),))
 
 
 def leading_vectors(span: Span, count: int) -> Array:
@@ -132,14 +131,18 @@ def directions(residual: Array, overlap: Array, gram: Array, span: Span) -> tupl
     The residual is orthogonal to [S, Q] but for rounding, which is taken off where it is seen.
     """
     xp = namespace(residual)
-    squares, vectors = xp.linalg.eigh(gram)
+    squares, vectors = xp.linalg.eigh(gram - overlap.mT @ overlap)
     host = to_host(squares)
-    if host.size and host[0] > max(host[-1] / SOUND, span.floor**2):
+    sound = host.size and host[0] > max(host[-1] / SOUND, span.floor**2)
+    if sound:
         sizes = squares**0.5
         lean = to_host(frobenius_squared(overlap @ (vectors / sizes))) ** 0.5
         if lean <= LEANING * epsilon(residual):
             return residual @ (vectors / sizes), vectors * sizes
-    left, small = triangular(residual - span.combined(overlap))
+    residual = residual - span.combined(overlap)
+    if sound and lean < SLIGHT:
+        return residual @ (vectors / sizes), vectors * sizes
+    left, small = triangular(residual)
     turn, sizes, right = xp.linalg.svd(small, full_matrices=False)
     host = to_host(sizes)
     rank = int(np.sum(host > span.floor))
@@ -177,7 +180,7 @@ def condensed(span: Span, k: int) -> Span:
         return span
     kept = leading_vectors(span, 2 * k + CONDENSED)
     return span._replace(
-        columns=gathered(span).inside(kept),
+        columns=span.inside(kept),
         tail=(),
         rayleigh=kept.mT @ span.rayleigh @ kept,
         coupling=kept.mT @ span.coupling,
