@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.sparse.linalg import LinearOperator, eigsh
 
 import bracketflow as bf
 from bracketflow.tracker import EigenTracker, newton_angles
@@ -522,6 +523,22 @@ def static_run(matrix, k, rng, tol=1e-8):
     start = tracker.init(bf.random_basis(matrix.shape[0], k, rng=rng))
     stop = [bf.residual_below(tol), bf.max_steps(300)]
     return bf.run(tracker, itertools.repeat(operator), start, stop=stop)
+
+
+@pytest.mark.parametrize("k", [1, 2, 4, 10])
+@pytest.mark.parametrize("kind", ["even", "grid"])
+def test_a_tight_static_spectrum_takes_about_the_products_of_eigsh(kind, k, rng):
+    values = np.linspace(10, 0, 1000)
+    if kind == "grid":  # the Laplacian of a square, its symmetry broken
+        line = 2 * np.cos(np.pi * np.arange(1, 31) / 31)
+        values = np.add.outer(line, line).ravel() + rng.uniform(0, 0.01, 900)
+    ours, theirs = bf.counted(np.diag(values)), bf.counted(np.diag(values))
+    found = bf.decompose(ours, k=k, rng=rng)
+    assert found.converged
+    operator = LinearOperator(ours.shape, matvec=lambda x: (theirs @ x[:, None])[:, 0])
+    wanted = eigsh(operator, k, which="LA", tol=1e-8, v0=rng.standard_normal(len(values)))[1]
+    assert bf.subspace_error(found.eigenvectors, wanted) < 1e-5
+    assert ours.matvecs <= 1.5 * theirs.matvecs
 
 
 def test_static_operator_needs_few_products():

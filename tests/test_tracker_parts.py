@@ -14,7 +14,7 @@ from bracketflow.oracles import as_operator, observe
 from bracketflow.tracker import average, full, reading, running, turn
 from bracketflow.tracker import gain as g
 from bracketflow.tracker.identity import continued
-from bracketflow.tracker.span import LARGEST, Span, ritz_values
+from bracketflow.tracker.span import Span, ritz_values, room
 from bracketflow.tracker.view import looked
 from cases import noise, symmetric
 
@@ -876,7 +876,7 @@ def test_a_span_keeps_its_relation_whatever_the_background_does(static, k, gap, 
         # Some tens of products of a matrix of norm 115, and their sums.
         assert max(defects.values()) <= 1e4 * EPS * 115, defects
         sizes.append(size)
-    assert max(sizes) <= 3 * k + LARGEST + k
+    assert max(sizes) <= room(k) + k
     truth = np.linalg.eigh(c)[1][:, ::-1][:, :k]
     assert bf.subspace_error(state.basis, truth) <= 1e-8
 

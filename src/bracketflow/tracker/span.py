@@ -10,8 +10,6 @@ from bracketflow.core import Array, contiguous, epsilon, frobenius_squared, name
 from bracketflow.geometry import orthonormalise, triangular
 from bracketflow.sharding import over_rows
 
-LARGEST = 6  # columns of S beyond 3k at which it is condensed
-CONDENSED = 4  # to so many beyond 2k
 LEANING = 16  # roundings by which new directions may lean on old ones
 ROWS = 4096  # of S, worked on at a time
 SLIGHT = 0.1  # leaning that is gone when it has been taken off once
@@ -174,11 +172,16 @@ def extended(span: Span, frame: Array, image: Array, pending: Array, coupling: A
     )
 
 
+def room(k: int) -> int:
+    """Columns of S up to which it is not condensed; chains for few columns need to be long, too."""
+    return max(3 * k + 6, 24)
+
+
 def condensed(span: Span, k: int) -> Span:
     """The span's leading Ritz vectors once it has grown too large."""
-    if span.size <= 3 * k + LARGEST:
+    if span.size <= room(k):
         return span
-    kept = leading_vectors(span, 2 * k + CONDENSED)
+    kept = leading_vectors(span, 2 * k + 4)
     return span._replace(
         columns=span.inside(kept),
         tail=(),
