@@ -605,6 +605,37 @@ def test_a_static_answer_is_right_whatever_the_spectrum(kind, draw):
         assert np.abs(found - truth).max() <= 1e-6 + 1e4 * EPS * abs(level)
 
 
+@pytest.mark.parametrize("kind", ["copies", "signs"])
+@pytest.mark.parametrize("draw", range(8))
+def test_a_stream_that_stands_still_is_not_called_converged_with_copies_missing(kind, draw):
+    rng = np.random.default_rng(draw)
+    n = int(rng.integers(10, 50))
+    k = int(rng.integers(2, n // 2))
+    values = np.sort(spectra(rng, n)[kind])[::-1]
+    matrix = signal(bf.random_basis(n, rng=rng), values)
+    stream = (bf.shifted(matrix, rng.uniform(0, 1e4)) for _ in itertools.count())
+    stop = [bf.residual_below(1e-8), bf.max_steps(300)]
+    result = bf.track(stream, k=k, stop=stop, rng=rng)
+    assert result.status in (bf.Status.CONVERGED, bf.Status.PRECISION_FLOOR)
+    basis = result.eigenvectors
+    found = np.linalg.eigvalsh(basis.T @ matrix @ basis)[::-1]
+    assert np.abs(found - values[:k]).max() <= 1e-6
+
+
+def test_a_known_answer_is_not_held_back_before_the_residuals_are_tiny(rng):
+    values = np.concatenate([[9.0, 9, 9, 9], np.linspace(5, 0, 36)])
+    truth = bf.random_basis(40, rng=rng)
+    matrix = signal(truth, values)
+    tracker, start = EigenTracker(), bf.random_basis(40, 4, rng=rng)
+    state = tracker.init(start)
+    while bf.subspace_error(state.basis, truth[:, :4]) > 1e-5:
+        state, _ = tracker.step(matrix, state)
+    stop = [bf.aligned_below(truth[:, :4], 1e-5), bf.max_steps(300)]
+    result = bf.run(tracker, itertools.repeat(matrix), tracker.init(start), stop=stop)
+    assert result.converged
+    assert result.state.steps == state.steps
+
+
 @pytest.mark.parametrize("draw", range(12))
 def test_copies_are_found_however_close_the_next_eigenvalue_is(draw):
     rng = np.random.default_rng(draw)

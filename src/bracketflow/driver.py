@@ -106,7 +106,8 @@ def run(
     """Drive `method` along `stream` until a rule in `stop` fires or the stream ends.
 
     When a rule fires on probe_t, the result speaks of state_t: the move is discarded, its product
-    counted. Members of an ensemble stop one by one and are frozen; the run ends with the last.
+    counted. Members of an ensemble stop one by one and are frozen; the run ends with the last. A
+    method may say that it is `searching(state)`: then nothing is called converged yet.
 
     Parameters
     ----------
@@ -119,6 +120,8 @@ def run(
         counted there too, and never raised: the method has dealt with it.
     """
     rules, watchers = _as_tuple(stop), _as_tuple(monitors)
+    if hasattr(method, "searching"):
+        rules = tuple(_patient(rule, method.searching) for rule in rules)
     bad = _BadLog(on_bad, bad_limit, [w.refused for w in watchers if hasattr(w, "refused")])
     ending = _Ending(state)
     noticed = getattr(method, "events", None)
@@ -154,6 +157,18 @@ def run(
         bad=tuple(bad.log),
         events=tuple(events),
     )
+
+
+def _patient(rule: Stop, searching: Callable[[State], bool]) -> Stop:
+    """`rule`, but that it calls nothing converged while the method looks for what it may lack."""
+
+    def patient(state: State, probe: Probe) -> Any:
+        answer = as_answer(rule(state, probe))
+        claims = (answer == Status.CONVERGED) | (answer == Status.PRECISION_FLOOR)
+        held = claims.any() and searching(state)
+        return np.where(claims, as_answer(None), answer) if held else answer
+
+    return patient
 
 
 def _nothing_observed(bad: Sequence[BadObservation]) -> ValueError:

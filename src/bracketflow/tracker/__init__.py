@@ -101,9 +101,15 @@ class EigenTracker:
         return events(before, after)
 
     def in_doubt(self, state: State) -> bool:
-        """Whether a repeated eigenvalue of a static operator is still being looked for."""
-        n, k = row_count(state.basis), state.basis.shape[-1]
-        return k < n and state.basis.ndim == 2 and leading.in_doubt(state.memory)
+        """Whether repeated eigenvalues of a static operator have still to be looked for."""
+        return self._has_span(state) and leading.in_doubt(state.memory)
+
+    def searching(self, state: State) -> bool:
+        """Whether they are being looked for: the residuals are tiny, but copies may be missing."""
+        return self._has_span(state) and leading.searching(state.memory)
+
+    def _has_span(self, state: State) -> bool:
+        return bool(state.basis.ndim == 2 and state.basis.shape[-1] < row_count(state.basis))
 
     def eigenvalues(self, state: State, probe: Probe) -> Array:
         """The averaged eigenvalues, one a column, with the last background."""

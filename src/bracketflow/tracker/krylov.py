@@ -40,7 +40,10 @@ from bracketflow.tracker.span import (
     leading_vectors,
 )
 
-DOUBTED_AT = 1e-7  # residuals, relative to the spread, at which a single chain is checked
+DOUBTED_AT = (
+    1e-7  # residuals, relative to the spread, at which a static operator's chain is checked
+)
+SURE_AT = 1e-9  # and at which those of a stream are, where it takes steps
 DOUBTS = 8  # products spent on that
 OUTSIDE = 0.01  # squared, of a spare direction: what is left of it outside of the span
 FALL = 0.3  # of the residuals in one step on a static operator,
@@ -53,8 +56,7 @@ def step(
     """One observation: next basis (None if the signal has moved), probe and span."""
     if span.size == 0:
         return _first(operator, state, spare)
-    if operator.static:
-        span = _doubted(span, spare)
+    span = _doubted(span, spare, DOUBTED_AT if operator.static else SURE_AT)
     block = _next_block(operator, state.basis, span)
     product, span = looked(operator, block, span, state.seen)
     longer, shift, odd = absorbed(span, block, product, state.basis, operator.static)
@@ -77,7 +79,7 @@ def _pursued(
     """
     matvecs = 0
     for _ in range(PURSUED):
-        span = _doubted(span, spare)
+        span = _doubted(span, spare, DOUBTED_AT)
         if not (span.doubts > 0 or _residual(span) > max(aim, span.floor)):
             break
         block = _next_block(operator, state.basis, span)
@@ -223,16 +225,16 @@ def _next_block(operator: Operator, basis: Array, span: Span) -> Block:
     return Block(columns, span.turn @ of_basis, fresh, of_basis)
 
 
-def _doubted(span: Span, spare: Array) -> Span:
+def _doubted(span: Span, spare: Array, at: float) -> Span:
     """The span, with a chain from a spare column pending once the others have nearly converged.
 
-    A single chain sees one vector of a repeated eigenvalue; another chain finds the next. There
-    are new rounds until one has brought nothing.
+    A chain sees one vector of a repeated eigenvalue; another chain finds the next. There are new
+    rounds until one has brought nothing.
     """
     if span.doubts > 0 and span.pending.shape[-1]:
         return span._replace(doubts=span.doubts - 1)
     span = span._replace(doubts=np.int64(0))
-    if not in_doubt(span, spare) or _residual(span) > _near(span):
+    if span.fresh.shape[-2] or not searching(span, spare, at):
         return span
     if span.size + span.pending.shape[-1] >= row_count(spare):
         return span._replace(doubts=np.int64(span.pending.shape[-1]))
@@ -246,10 +248,10 @@ def _captured(span: Span) -> Any:
     return to_host(inner(span.known, span.rayleigh @ span.known))
 
 
-def _near(span: Span) -> Any:
+def _near(span: Span, at: float) -> Any:
     """Residuals and gains that are next to nothing."""
     scale = to_host(frobenius_squared(span.rayleigh)) ** 0.5
-    return max(DOUBTED_AT * float(scale), float(span.slack))
+    return max(at * float(scale), float(span.slack))
 
 
 def in_doubt(span: Span, spare: Array) -> bool:
@@ -260,8 +262,15 @@ def in_doubt(span: Span, spare: Array) -> bool:
         return bool(span.pending.shape[-1])  # the last directions there are
     if not span.turn.shape[-1]:
         return False
-    more = _captured(span) > span.captured + _near(span)
+    more = _captured(span) > span.captured + _near(span, DOUBTED_AT)
     return bool(more and int(span.rounds) < spare.shape[-1])
+
+
+def searching(span: Span, spare: Array, at: float = SURE_AT) -> bool:
+    """Whether such a chain is under way, or due with residuals as small as these."""
+    if span.doubts > 0 or span.fresh.shape[-2]:  # the basis has yet to be multiplied
+        return in_doubt(span, spare)
+    return in_doubt(span, spare) and _residual(span) <= _near(span, at)
 
 
 def _probe(

@@ -66,9 +66,15 @@ def step(operator: Any, state: State, forget: float | None) -> tuple[State, Prob
 
 
 def in_doubt(memory: Any) -> bool:
-    """Whether the span of a static operator still looks for repeated eigenvalues."""
+    """Whether the span still has to look for repeated eigenvalues."""
     mean, span, steady = memory
     return bool(steady >= STEADY) and krylov.in_doubt(restored(span), running.restored(mean).extra)
+
+
+def searching(memory: Any) -> bool:
+    """Whether it does so now."""
+    mean, span, steady = memory
+    return bool(steady >= STEADY) and krylov.searching(restored(span), running.restored(mean).extra)
 
 
 def _moving(state: State, mean: running.Mean, span: Span) -> tuple[Array, Leading]:

@@ -110,7 +110,10 @@ def _of_leading(state: State) -> _Spread:
     values -= to_host(mean.bulk)[..., None]
     variance, power = to_host(mean.variance).astype(float), to_host(mean.power).astype(float)
     bulk = to_host(mean.spread).astype(float)[..., None]
-    return _Spread(values, variance, power, bulk, n - values.shape[-1], mean.gain, mean.alarm)
+    codimension = n - values.shape[-1]
+    if codimension == 0:
+        power = 0 * power  # what it holds is rounding
+    return _Spread(values, variance, power, bulk, codimension, mean.gain, mean.alarm)
 
 
 def _radius(spread: _Spread, noise: Array, k: int, coverage: float) -> np.ndarray:
