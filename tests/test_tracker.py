@@ -622,6 +622,16 @@ def test_a_stream_that_stands_still_is_not_called_converged_with_copies_missing(
     assert np.abs(found - values[:k]).max() <= 1e-6
 
 
+@pytest.mark.parametrize("k", [3, None])
+@pytest.mark.parametrize(("dtype", "level"), [("f4", 1e9), ("f4", 1e12), ("f8", 1e18)])
+def test_what_the_background_drowns_from_the_start_is_not_called_converged(dtype, level, k):
+    for seed in range(6):
+        truth = bf.random_basis(17, rng=seed)
+        matrix = signal(truth) + level * np.eye(17)
+        result = bf.decompose(matrix.astype(dtype), k=k, rng=seed)
+        assert result.status == bf.Status.PRECISION_FLOOR
+
+
 def test_a_known_answer_is_not_held_back_before_the_residuals_are_tiny(rng):
     values = np.concatenate([[9.0, 9, 9, 9], np.linspace(5, 0, 36)])
     truth = bf.random_basis(40, rng=rng)

@@ -344,7 +344,7 @@ class Probe:
             squares = squares + (
                 xp.sum(self.residual**2, axis=-2) if alone else diagonal(self.residual_gram)
             )
-        return xp.sqrt(squares)
+        return xp.sqrt(0.5 * (squares + abs(squares)))  # sums of a turned RᵀR may round below 0
 
 
 class State(NamedTuple):

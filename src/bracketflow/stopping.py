@@ -16,6 +16,7 @@ from bracketflow.geometry import basis_error, subspace_error
 from bracketflow.sharding import row_count
 
 Stop = Callable[[State, Probe], Any]
+DROWNED = 8.0  # roundings of the level: a spread below it may be nothing else
 
 
 def choose(fires: Any, status: Any, otherwise: Any = None) -> Any:
@@ -61,7 +62,8 @@ def residual_below(tol: float) -> Stop:
     The spread λ_max(H) − λ_min(H) + ‖R‖₂ does not see σ², so a large background cannot fake
     convergence; the floor is its own status. Its `seen` is the largest extent of the operator seen
     so far: where the tracked eigenvalues are all alike (a null space, say) their own spread is
-    rounding. For k = 1, where H has no spread and r_1 = ‖R‖₂, that is the scale, too.
+    rounding. For k = 1, where H has no spread and r_1 = ‖R‖₂, that is the scale, too. Where the
+    spread itself may be rounding of s, all there is to reach is the floor.
     """
     tol = tolerance(tol)
     return lambda state, probe: residual_status(state, probe, probe.residuals, tol)
@@ -74,8 +76,11 @@ def residual_status(state: State, probe: Probe, residuals: Array, tol: float) ->
     if probe.basis.shape[-1] == 1:
         scale = np.maximum(scale, to_host(state.seen))
     level = np.abs(to_host(probe.background)) + 4 * to_host(state.seen)
-    at_floor = worst <= 4 * epsilon(probe.basis) * level
-    return choose(worst <= tol * scale, Status.CONVERGED, choose(at_floor, Status.PRECISION_FLOOR))
+    eps, small = epsilon(probe.basis), worst <= tol * scale
+    # A spread that is no more than the rounding of the level says nothing; n = 1 has none to hear.
+    heard = (scale >= DROWNED * eps * np.abs(to_host(probe.background))) | (probe.n == 1)
+    at_floor = small | (worst <= 4 * eps * level)
+    return choose(small & heard, Status.CONVERGED, choose(at_floor, Status.PRECISION_FLOOR))
 
 
 def aligned_below(reference: Array, tol: float) -> Stop:
