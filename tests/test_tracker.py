@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.linalg import expm
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 import bracketflow as bf
@@ -737,3 +738,35 @@ def test_members_of_an_ensemble_stop_one_by_one(k):
     assert np.all(result.converged)
     columns = result.state.basis.shape[-1]
     assert np.all(bf.subspace_error(result.state.basis, truth[..., :columns]) < 1e-5)
+
+
+def test_bars_of_the_leading_columns_forget_how_they_were_found():
+    bars, errors = [], []
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        truth = bf.random_basis(40, rng=rng)
+        values = np.concatenate([[10, 8, 6.5, 5], rng.uniform(0, 3, 36)])
+        tracker = EigenTracker()
+        state = tracker.init(bf.random_basis(40, 4, rng=rng))
+        state = followed(stream(rng, signal(truth, values), 0.1, 200), state, tracker)
+        sign = np.sign(np.sum(state.basis * truth[:, :4], axis=0))
+        errors.append(np.linalg.norm(state.basis - sign * truth[:, :4], axis=0))
+        bars.append(tracker.read(state).vector_errors)
+    assert 1 < np.mean(bars) / np.mean(errors) < 2
+
+
+def test_leading_columns_notice_soon_that_a_long_rest_is_over(rng):
+    truth, values = bf.random_basis(40, rng=rng), np.arange(40, 0, -1.0)
+    skew = rng.standard_normal((40, 40))
+    skew -= skew.T
+    turn = expm(skew * (5e-3 / np.linalg.norm(skew, 2)))
+    tracker = EigenTracker()
+    state = tracker.init(bf.random_basis(40, 4, rng=rng))
+    state = followed(stream(rng, signal(truth, values), 0.3, 2000), state, tracker)
+    errors = []
+    for _ in range(200):
+        truth = turn @ truth
+        state = followed(stream(rng, signal(truth, values), 0.3, 1), state, tracker)
+        errors.append(bf.subspace_error(state.basis, truth[:, :4]))
+    assert max(errors) < 0.2
+    assert np.mean(errors[-50:]) < 0.03

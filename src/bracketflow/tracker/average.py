@@ -62,6 +62,8 @@ from bracketflow.tracker.view import View, looked
 SOUND = 256  # condition of ZᵀZ up to which U is orthonormal to rounding
 FOLLOW_AT = 0.01  # part of the mean that must be new before the k columns follow it,
 TURN_AT = 0.08  # and before all columns turn
+TURN_EVERY = 10  # observations at most before they turn: only then is a lag noticed
+WARM_UP = 30  # observations in which columns that still search look like noise, soon forgotten
 
 
 class Turn(NamedTuple):
@@ -150,7 +152,7 @@ def _news(probe: Probe, view: View, mean: Mean, weight: float) -> News:
     mapped += former
     inside = mean.inside + share * (view.rayleigh - mean.inside)
     carry = (1 - g) * mean.carry
-    turns = any_member(carry <= 1 - TURN_AT)
+    turns = any_member((carry <= 1 - TURN_AT) | ((mean.gain.count + 1) % TURN_EVERY == 0))
     follows = turns or any_member(np.ceil(carry / FOLLOW_AT) < np.ceil(mean.carry / FOLLOW_AT))
     mean = mean._replace(mapped=mapped, inside=inside, carry=carry)
     if turns:
@@ -348,7 +350,7 @@ def _measured(view: View, mean: Mean, weight: float, sums: Sums) -> Mean:
     g = fraction(mean.gain, weight)
     fade = per_member(weight * (1 - g), seen)
     count = np.maximum(1.0, FOLLOW_AT / g)  # observations that this one stands for
-    rate = count * np.maximum(1 / np.maximum(mean.gain.count, 1), 1 / 1024)
+    rate = count / np.clip(mean.gain.count - WARM_UP, np.clip(mean.gain.count, 1, 5), 1024)
     rate = per_member(np.minimum(rate, 1.0), seen)
     # Eigenvalues are read relative to their mean: the noise of the reference is not theirs.
     common = (trace(seen[..., :k, :]) - xp.sum(mean.ritz, axis=-1))[..., None] / k

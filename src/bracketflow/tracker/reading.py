@@ -13,6 +13,7 @@ from bracketflow.tracker import full, running
 from bracketflow.tracker.gain import Alarm, Gain
 from bracketflow.tracker.span import restored, ritz_values
 
+LOST = 10  # observations whose word on the vectors is lost while the columns have yet to find them
 LONGEST = 1e6  # squared: any error bar so long says that nothing is known
 
 
@@ -113,6 +114,9 @@ def _of_leading(state: State) -> _Spread:
     codimension = n - values.shape[-1]
     if codimension == 0:
         power = 0 * power  # what it holds is rounding
+    lost = 1 + LOST / np.maximum(np.asarray(mean.gain.count), 1)[..., None]
+    power = lost * power
+    variance = variance * np.where(np.eye(k, values.shape[-1]) > 0, 1.0, lost[..., None])
     return _Spread(values, variance, power, bulk, codimension, mean.gain, mean.alarm)
 
 
