@@ -759,7 +759,7 @@ def test_leading_columns_notice_soon_that_a_long_rest_is_over(rng):
     truth, values = bf.random_basis(40, rng=rng), np.arange(40, 0, -1.0)
     skew = rng.standard_normal((40, 40))
     skew -= skew.T
-    turn = expm(skew * (5e-3 / np.linalg.norm(skew, 2)))
+    turn = expm(skew * (5e-3 / np.linalg.norm(skew)))
     tracker = EigenTracker()
     state = tracker.init(bf.random_basis(40, 4, rng=rng))
     state = followed(stream(rng, signal(truth, values), 0.3, 2000), state, tracker)

@@ -350,7 +350,7 @@ def _measured(view: View, mean: Mean, weight: float, sums: Sums) -> Mean:
     g = fraction(mean.gain, weight)
     fade = per_member(weight * (1 - g), seen)
     count = np.maximum(1.0, FOLLOW_AT / g)  # observations that this one stands for
-    rate = count / np.clip(mean.gain.count - WARM_UP, np.clip(mean.gain.count, 1, 5), 1024)
+    rate = count / np.clip(mean.gain.count - WARM_UP, np.clip(mean.gain.count, 1, 4), 1024)
     rate = per_member(np.minimum(rate, 1.0), seen)
     # Eigenvalues are read relative to their mean: the noise of the reference is not theirs.
     common = (trace(seen[..., :k, :]) - xp.sum(mean.ritz, axis=-1))[..., None] / k
