@@ -196,3 +196,41 @@ def test_members_of_an_ensemble_are_named():
     assert event.message.startswith("member (1,)")
     assert following.steps.tolist() == [21, 20, 21]
     assert np.linalg.norm(following.basis[1] - state.basis[1]) < EPS
+
+
+def exchanging(truth, values, i, j, step, start=60, rate=0.02):
+    """Eigenvalues i and j change places by and by, on vectors that stay."""
+    values = values.copy()
+    moved = np.clip((step - start) * rate, 0, values[i] - values[j])
+    values[[i, j]] += [-moved, moved]
+    return (truth * values) @ truth.T
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-6, 1e-2])
+def test_columns_of_a_full_basis_keep_their_vectors_when_eigenvalues_cross_quietly(noise, rng):
+    truth, values = bf.random_basis(8, rng=rng), 2 * np.arange(8.0, 0, -1)
+    tracker = bf.EigenTracker()
+    state, kinds = tracker.init(bf.random_basis(8, rng=rng)), []
+    for step in range(300):
+        before, e = state, rng.standard_normal((8, 8))
+        observed = exchanging(truth, values, 1, 2, step) + noise * (e + e.T)
+        state, _ = tracker.step(0.5 * (observed + observed.T), before)
+        kinds += [event.kind for event in tracker.events(before, state)]
+    assert np.abs(np.sum(state.basis * truth, axis=0)).min() > 0.99
+    assert state.order.tolist() == [0, 2, 1, 3, 4, 5, 6, 7]
+    assert kinds.count("crossing") == 1
+    assert len(kinds) < 20
+
+
+def test_a_vector_that_is_replaced_without_any_noise_is_reported(rng):
+    for level in (0.0, 1000.0):
+        truth, values = bf.random_basis(40, rng=rng), 2 * np.arange(40.0, 0, -1)
+        tracker = bf.EigenTracker()
+        state, kinds = tracker.init(bf.random_basis(40, 4, rng=rng)), []
+        for step in range(250):
+            before, observed = state, exchanging(truth, values, 3, 4, step)
+            shifted = bf.shifted(0.5 * (observed + observed.T), level * (1 + np.sin(step)))
+            state, _ = tracker.step(shifted, before)
+            kinds += [event.kind for event in tracker.events(before, state)]
+        assert bf.subspace_error(state.basis, truth[:, [0, 1, 2, 4]]) < 1e-6
+        assert kinds.count("left") == 1

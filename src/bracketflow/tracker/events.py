@@ -58,7 +58,7 @@ def _of_member(
         )
     if jumped:
         yield "jump", "the signal has jumped: what was averaged before is forgotten"
-        return
+        left = left & False
     for column in np.flatnonzero(left):
         yield (
             "left",

@@ -40,7 +40,7 @@ from bracketflow.tracker.gain import (
     restarted,
     start_gain,
 )
-from bracketflow.tracker.identity import continued
+from bracketflow.tracker.identity import CLOSE, continued
 
 LARGE_TURN = 0.3  # ‖K‖_F from which one eigh beats many small turns
 SMALL_TURN = 2.0  # ‖K²‖_F in units of eps^(1/3): beyond it the series of the turn is too short
@@ -242,11 +242,19 @@ def _matched(mean: Array) -> Array:
 
 
 def _reset(state: State, alarm: Alarm, frame: Frame, weight: float) -> tuple[Array, Frame]:
-    """The eigenbasis of the observations since a jump; columns keep their rank and sign."""
+    """The eigenbasis of the observations since a jump.
+
+    Columns keep their place where all vectors are still there, their rank where they are not.
+    """
     xp = namespace(frame.mean)
     rank = xp.argsort(xp.argsort(diagonal(frame.mean), axis=-1), axis=-1)
     values, turn = xp.linalg.eigh(frame.mean + alarm.suspect)
     values, turn = taken(values, rank), taken(turn, rank)
+    order, _ = continued(turn, turn.shape[-1], settled=True)
+    if order is not None:
+        same = taken(turn, order)
+        known = to_host(abs(diagonal(same))).min(axis=-1) > CLOSE
+        values, turn = select(known, (taken(values, order), same), (values, turn))
     sign = xp.where(diagonal(turn) < 0, -xp.ones_like(values), xp.ones_like(values))
     identity = identity_like(frame.mean)
     mean_variance = xp.mean(frame.variance, axis=(-2, -1), keepdims=True)

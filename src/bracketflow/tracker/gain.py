@@ -193,9 +193,14 @@ def calmed(alarm: Alarm) -> Alarm:
 
 
 def after_jump(alarm: Alarm, steps: Any) -> Alarm:
-    """Alarm with a jump at this step in its books."""
+    """Alarm with a jump at this step in its books.
+
+    One jump after the other is a signal that moves fast: what is usual is then learned anew.
+    """
     jumped_at = np.zeros_like(alarm.jumps) + steps
-    return calmed(alarm)._replace(jumps=alarm.jumps + 1, jumped_at=jumped_at)
+    again = (alarm.jumps > 0) & (jumped_at - alarm.jumped_at <= GIVE_UP)
+    usual = _where(again, 0.0, alarm.usual)
+    return calmed(alarm)._replace(jumps=alarm.jumps + 1, jumped_at=jumped_at, usual=usual)
 
 
 def per_member(value: Scalar, like: Array) -> Array:

@@ -19,8 +19,8 @@ from bracketflow.core import (
 from bracketflow.oracles import advance, as_operator
 from bracketflow.sharding import over_rows
 from bracketflow.tracker import average, krylov, running
-from bracketflow.tracker.gain import after_jump, calmed
-from bracketflow.tracker.span import Span, empty, leading_vectors, restored
+from bracketflow.tracker.gain import CAUTIOUS_STEPS, after_jump, calmed
+from bracketflow.tracker.span import Span, empty, leading_vectors, restored, ritz_values
 
 STEADY = 2  # products of the reference that must agree before the signal is taken to stand still
 ESTABLISHED = STEADY + 3  # from then on a single one that disagrees is an outlier
@@ -53,6 +53,9 @@ def step(operator: Any, state: State, forget: float | None) -> tuple[State, Prob
         basis, probe, longer = krylov.step(operator, state, span, mean.extra)
         if basis is not None:
             calm = mean._replace(alarm=calmed(mean.alarm))
+            found = steady < ESTABLISHED or longer.doubts > 0 or longer.rounds > span.rounds
+            if found and mean.gain.count > CAUTIOUS_STEPS:
+                calm = _replaced(calm, basis, state.steps + 1)
             memory = Leading(calm, longer, np.minimum(steady + 1, ESTABLISHED))
         elif steady == ESTABLISHED and not mean.alarm.held:
             waiting = mean.alarm._replace(held=mean.alarm.held + 1)
@@ -86,8 +89,21 @@ def _moving(state: State, mean: running.Mean, span: Span) -> tuple[Array, Leadin
     others = span.inside(leading_vectors(span, k + p)[:, k:])
     extra = running.filled(basis, xp.concat([others, mean.extra], axis=-1)[:, :p])
     alarm = after_jump(mean.alarm, state.steps) if mean.alarm.held else mean.alarm
-    fresh = running.forgotten(mean._replace(extra=extra, alarm=alarm), basis)
+    mean = mean._replace(extra=extra, alarm=alarm, ritz=ritz_values(span))
+    fresh = running.forgotten(mean, basis)
     return basis, Leading(fresh, empty(basis), np.int64(0))
+
+
+def _replaced(mean: running.Mean, basis: Array, steps: Any) -> running.Mean:
+    """The mean with it in its books which of its columns a span that found more has replaced."""
+    overlap = to_host(over_rows(mean.base.mT @ basis))
+    left = np.sum(overlap**2, axis=-1) < 0.5
+    if not left.any():
+        return mean
+    base = namespace(basis).concat(
+        [(basis if out else mean.base)[:, i : i + 1] for i, out in enumerate(left)], axis=-1
+    )
+    return mean._replace(base=base, since=np.where(left, steps, mean.since))
 
 
 def _steadier(steady: Any, probe: Probe, change: Any) -> Any:
