@@ -770,3 +770,30 @@ def test_leading_columns_notice_soon_that_a_long_rest_is_over(rng):
         errors.append(bf.subspace_error(state.basis, truth[:, :4]))
     assert max(errors) < 0.2
     assert np.mean(errors[-50:]) < 0.03
+
+
+def test_bars_are_as_long_as_can_be_before_the_noise_is_known(rng):
+    for k in (12, 3):
+        truth = bf.random_basis(12, rng=rng)
+        tracker = EigenTracker()
+        state = tracker.init(bf.random_basis(12, k, rng=rng))
+        for observed in stream(rng, signal(truth), 1.0, 2):
+            reading = tracker.read(state)
+            assert np.all(reading.vector_errors == 2**0.5)
+            assert np.all(np.isinf(reading.eigenvalue_errors))
+            state, _ = tracker.step(observed, state)
+        state = followed(stream(rng, signal(truth), 1.0, 5), state, tracker)
+        assert np.all(np.isfinite(tracker.read(state).eigenvalue_errors))
+
+
+def test_bars_of_a_signal_that_stands_still_are_those_of_its_residuals(rng):
+    truth, values = bf.random_basis(40, rng=rng), np.r_[10, 8, 6.5, 5, rng.uniform(0, 3, 36)]
+    tracker = EigenTracker()
+    state = tracker.init(bf.random_basis(40, 4, rng=rng))
+    for step in range(16):
+        state = followed(stream(rng, signal(truth, values), 0.0, 1), state, tracker)
+        sign = np.sign(np.sum(state.basis * truth[:, :4], axis=0))
+        errors = np.linalg.norm(state.basis - sign * truth[:, :4], axis=0)
+        bars = tracker.read(state).vector_errors
+        assert np.all(errors <= 1.1 * bars + 1e-9), step
+    assert np.all(bars < 1e-3)

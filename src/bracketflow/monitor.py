@@ -52,7 +52,7 @@ def error_bars(method: Any, coverage: float = 0.95) -> dict[str, Measure]:
 
     def errors(state: State, name: str) -> np.ndarray:
         found = getattr(method.read(state, coverage), name)
-        return np.where(found > 0, found, np.nan)
+        return np.where((found > 0) & np.isfinite(found), found, np.nan)
 
     return {
         "eigenvalues": method.eigenvalues,

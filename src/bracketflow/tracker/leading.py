@@ -89,7 +89,8 @@ def _moving(state: State, mean: running.Mean, span: Span) -> tuple[Array, Leadin
     others = span.inside(leading_vectors(span, k + p)[:, k:])
     extra = running.filled(basis, xp.concat([others, mean.extra], axis=-1)[:, :p])
     alarm = after_jump(mean.alarm, state.steps) if mean.alarm.held else mean.alarm
-    mean = mean._replace(extra=extra, alarm=alarm, ritz=ritz_values(span))
+    ritz = ritz_values(span) if span.turn.shape[-1] else mean.ritz
+    mean = mean._replace(extra=extra, alarm=alarm, ritz=ritz)
     fresh = running.forgotten(mean, basis)
     return basis, Leading(fresh, empty(basis), np.int64(0))
 

@@ -11,9 +11,10 @@ from bracketflow.core import Array, State, diagonal, to_host
 from bracketflow.sharding import row_count
 from bracketflow.tracker import full, running
 from bracketflow.tracker.gain import Alarm, Gain
-from bracketflow.tracker.span import restored, ritz_values
+from bracketflow.tracker.span import Span, restored, ritz_values
 
 LOST = 10  # observations whose word on the vectors is lost while the columns have yet to find them
+FARTHEST = 2**0.5  # of a unit vector, with the sign that fits best
 LONGEST = 1e6  # squared: any error bar so long says that nothing is known
 
 
@@ -53,19 +54,42 @@ def read(state: State, coverage: float) -> Reading:
     """The reading of a state; see `EigenTracker.read`."""
     if not 0 < coverage < 1:
         raise ValueError(f"coverage must be between 0 and 1, got {coverage!r}")
-    spread, values = _spread(state), eigenvalues(state)
-    k = values.shape[-1]
-    noise = np.asarray(spread.gain.noise)[..., None]
-    own = np.diagonal(spread.variance, axis1=-2, axis2=-1)
+    spread, span = _spread(state), _span(state)
+    of_values, of_vectors = _of_noise(spread, coverage) if span is None else _of_residuals(span)
     return Reading(
-        values,
-        NormalDist().inv_cdf(0.5 + 0.5 * coverage) * np.sqrt(own * noise),
-        _radius(spread, noise, k, coverage),
+        eigenvalues(state),
+        of_values,
+        of_vectors,
         ranking(state),
         np.asarray(spread.gain.memory),
         np.asarray(spread.alarm.jumps),
         np.asarray(spread.alarm.jumped_at),
     )
+
+
+def _of_noise(spread: _Spread, coverage: float) -> tuple[np.ndarray, np.ndarray]:
+    """Error bars of averages; as long as can be before two observations have told of the noise."""
+    k = spread.variance.shape[-2]
+    noise = np.asarray(spread.gain.noise)[..., None]
+    own = np.diagonal(spread.variance, axis1=-2, axis2=-1)
+    of_values = NormalDist().inv_cdf(0.5 + 0.5 * coverage) * np.sqrt(own * noise)
+    unknown = np.asarray(spread.gain.count)[..., None] < 2
+    return (
+        np.where(unknown, np.inf, of_values),
+        np.where(unknown, FARTHEST, _radius(spread, noise, k, coverage)),
+    )
+
+
+def _of_residuals(span: Span) -> tuple[np.ndarray, np.ndarray]:
+    """Error bars of Ritz pairs in a span, where there is no noise: r, and r over the gap."""
+    k = span.turn.shape[-1]
+    if span.fresh.shape[-2]:
+        return np.full(k, np.inf), np.full(k, FARTHEST)
+    residuals = np.linalg.norm(to_host(span.coupling.mT @ span.known), axis=-2) + span.floor
+    every = np.linalg.eigvalsh(to_host(span.rayleigh))
+    gaps = np.sort(np.abs(to_host(ritz_values(span))[:, None] - every), axis=-1)
+    gaps = gaps[:, 1] if len(every) > 1 else np.full(k, np.inf)
+    return residuals, np.minimum(residuals / np.maximum(gaps, residuals / FARTHEST), FARTHEST)
 
 
 def eigenvalues(state: State) -> np.ndarray:
@@ -84,11 +108,17 @@ def _averaged(state: State) -> np.ndarray:
     if state.basis.shape[-1] == row_count(state.basis):
         values = diagonal(full.restored(state.memory).mean)
     else:
-        span = restored(state.memory[1])
-        values = (
-            ritz_values(span) if span.turn.shape[-1] else running.restored(state.memory[0]).ritz
-        )
+        span = _span(state)
+        values = running.restored(state.memory[0]).ritz if span is None else ritz_values(span)
     return to_host(values).astype(float)
+
+
+def _span(state: State) -> Span | None:
+    """The span of a signal that stands still."""
+    if state.basis.shape[-1] == row_count(state.basis):
+        return None
+    span = restored(state.memory[1])
+    return span if span.turn.shape[-1] else None
 
 
 def _spread(state: State) -> _Spread:
@@ -136,4 +166,4 @@ def _radius(spread: _Spread, noise: Array, k: int, coverage: float) -> np.ndarra
     ratio = 2 / 9 * square / np.maximum(mean**2, tiny)
     # Wilson and Hilferty: the cube root of χ² is nearly normal.
     root = 1 - ratio + NormalDist().inv_cdf(coverage) * np.sqrt(ratio)
-    return np.asarray(np.minimum(np.sqrt(mean * np.maximum(root, 0.0) ** 3), 2**0.5))
+    return np.asarray(np.minimum(np.sqrt(mean * np.maximum(root, 0.0) ** 3), FARTHEST))

@@ -177,7 +177,7 @@ def eigenpairs(state: State, method: RowTracker) -> dict[str, np.ndarray]:
 
 def known_errors(errors: np.ndarray) -> np.ndarray:
     """Error bars as read, NaN where too little has been averaged to know them."""
-    return np.where(errors > 0, errors, np.nan)
+    return np.where((errors > 0) & np.isfinite(errors), errors, np.nan)
 
 
 def vector_error_words(error: float | None) -> str:
