@@ -797,3 +797,18 @@ def test_bars_of_a_signal_that_stands_still_are_those_of_its_residuals(rng):
         bars = tracker.read(state).vector_errors
         assert np.all(errors <= 1.1 * bars + 1e-9), step
     assert np.all(bars < 1e-3)
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.3])
+def test_eigenvalues_that_drift_on_vectors_that_stay_are_followed(noise, rng):
+    truth = bf.random_basis(12, rng=rng)
+    tracker = EigenTracker()
+    state = tracker.init(bf.random_basis(12, rng=rng))
+    for step in range(500):
+        values = 2 * np.arange(12.0, 0, -1)
+        moved = np.clip((step - 200) / 200, 0, 1) * 2
+        values[1:3] += [-moved, moved]
+        state = followed(stream(rng, signal(truth, values), noise, 1), state, tracker)
+    reading = tracker.read(state)
+    assert reading.order.tolist()[:4] == [0, 2, 1, 3]
+    assert np.abs(reading.eigenvalues - (values - values.mean())).max() < 0.2

@@ -26,6 +26,12 @@ ENSEMBLES = [(), (3,), (2, 2)]
 # Gain -------------------------------------------------------------------------------------------
 
 
+def learned(gain, weight, covariance, variance, forget):
+    """Gain after an innovation with this <innovation, lean> and variance of it."""
+    judged = g.judged(gain, g.fraction(gain, weight), covariance, variance)
+    return g.grown(judged, weight, forget)
+
+
 @pytest.mark.parametrize("ensemble", ENSEMBLES)
 def test_without_evidence_the_mean_is_that_of_everything(ensemble, rng):
     weights = rng.uniform(0.5, 20, 30)
@@ -36,7 +42,7 @@ def test_without_evidence_the_mean_is_that_of_everything(ensemble, rng):
         number = rng.standard_normal(ensemble)
         numbers.append(number)
         mean = mean + g.fraction(gain, weight) * (number - mean)
-        gain = g.learned(gain, weight, np.zeros(ensemble), np.zeros(ensemble), None)
+        gain = learned(gain, weight, np.zeros(ensemble), np.zeros(ensemble), None)
         total += weight
     plain = np.tensordot(weights, np.stack(numbers), axes=1) / total
     assert np.allclose(mean, plain, rtol=1e-12)
@@ -55,7 +61,7 @@ def test_a_fixed_share_is_forgotten_with_every_observation(forget):
         number = float(t % 7)
         numbers.append(number)
         mean += g.fraction(gain, 1.0) * (number - mean)
-        gain = g.learned(gain, 1.0, 5.0, 1.0, forget)  # whatever the evidence
+        gain = learned(gain, 1.0, 5.0, 1.0, forget)  # whatever the evidence
     ages = np.arange(len(numbers))[::-1]
     shares = (1 - forget) ** ages
     shares[0] /= 1 - forget  # the first came as a mean of its own
@@ -67,7 +73,7 @@ def test_a_fixed_share_is_forgotten_with_every_observation(forget):
 def settled_gain(memory=50.0, count=50, **parts):
     zero = np.zeros(())
     return g.Gain(
-        zero + memory, zero + 1 / memory, zero, zero, np.zeros((), np.int64) + count
+        zero + memory, zero + 1 / memory, zero, zero, np.zeros((), np.int64) + count, zero, zero
     )._replace(**parts)
 
 
@@ -75,7 +81,7 @@ def test_evidence_of_a_lag_shortens_the_memory_and_is_then_spent():
     gain, memories = settled_gain(), []
     while gain.memory > 25.1:
         memories.append(float(gain.memory))
-        gain = g.learned(gain, 1.0, 1.0, 1.0, None)  # one standard error each time
+        gain = learned(gain, 1.0, 1.0, 1.0, None)  # one standard error each time
     # n agreeing standard errors are √n together: nine are LAGGING = 3, a little more with fading.
     assert 8 <= len(memories) <= 14
     assert all(b < a + 1 for a, b in itertools.pairwise(memories))
@@ -87,10 +93,10 @@ def test_evidence_of_a_lag_shortens_the_memory_and_is_then_spent():
 def test_evidence_is_a_fading_sum_and_its_variance():
     gain = settled_gain()._replace(evidence=np.float64(1.5), doubt=np.float64(4.0))
     rate = g.fraction(gain, 2.0) / g.WINDOW
-    after = g.learned(gain, 2.0, 3.0, 16.0, None)
+    after = learned(gain, 2.0, 3.0, 16.0, None)
     assert after.evidence == pytest.approx((1 - rate) * 1.5 + 3 / 4)
     assert after.doubt == pytest.approx((1 - rate) ** 2 * 4 + 1)
-    unknown = g.learned(gain, 2.0, 3.0, 0.0, None)
+    unknown = learned(gain, 2.0, 3.0, 0.0, None)
     assert unknown.evidence == pytest.approx((1 - rate) * 1.5)
     assert unknown.doubt == pytest.approx((1 - rate) ** 2 * 4)
 
@@ -98,7 +104,7 @@ def test_evidence_is_a_fading_sum_and_its_variance():
 def test_memory_grows_by_evidence_against_a_lag_and_never_beyond_what_it_holds():
     def grown(score, noise=1e-3):
         gain = settled_gain(evidence=np.float64(0), doubt=np.float64(0), noise=np.float64(noise))
-        return float(g.learned(gain, 2.0, score, 1.0, None).memory) - 50
+        return float(learned(gain, 2.0, score, 1.0, None).memory) - 50
 
     assert grown(0.0) == pytest.approx(2.0 * g.PATIENCE)
     assert grown(1.0) == pytest.approx(2.0 * (g.PATIENCE - 0.5))
@@ -113,15 +119,24 @@ def test_memory_grows_by_evidence_against_a_lag_and_never_beyond_what_it_holds()
 def test_the_first_few_innovations_judge_nothing():
     for count in range(1, 8):
         gain = settled_gain(memory=float(count), count=count)
-        lagging = g.learned(gain, 1.0, 30.0, 1.0, None)
+        lagging = learned(gain, 1.0, 30.0, 1.0, None)
         early = count < g.CAUTIOUS_STEPS
         assert lagging.memory == pytest.approx(count + 1 if early else count / 2)
         assert (lagging.evidence > 0) == early
 
 
+def test_eigenvalues_that_lag_shorten_the_memory_too_but_need_more_evidence():
+    gain, count = settled_gain(), 0
+    while gain.memory > 25.1:
+        gain = g.grown(g.pulled(gain, g.fraction(gain, 1.0), 1.0, 1.0), 1.0, None)
+        count += 1
+    assert g.PULLED**2 - 1 <= count <= 4 * g.PULLED**2  # more than its square, with fading
+    assert (gain.pull, gain.strain, gain.evidence) == (0, 0, 0)
+
+
 def test_members_are_judged_each_by_their_own():
     gain = g.Gain(*(np.stack([part, part]) for part in settled_gain()))
-    both = g.learned(gain, 1.0, np.array([30.0, 0.0]), np.array([1.0, 0.0]), None)
+    both = learned(gain, 1.0, np.array([30.0, 0.0]), np.array([1.0, 0.0]), None)
     assert both.memory == pytest.approx([25, 51])
     assert both.evidence.tolist() == [0, 0]
 

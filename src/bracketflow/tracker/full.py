@@ -32,10 +32,12 @@ from bracketflow.tracker.gain import (
     Gain,
     after_jump,
     fraction,
+    grown,
     heard,
-    learned,
+    judged,
     listened,
     per_member,
+    pulled,
     quiet,
     restarted,
     start_gain,
@@ -144,7 +146,8 @@ def _absorbed(
     spread = frame.lean * inverse_gap
     spread *= spread
     doubt = inner(spread, variance) * (2 / weight)
-    gain = learned(gain, weight, inner(fresh, frame.lean), doubt, forget)
+    gain = judged(gain, fraction(gain, weight), inner(fresh, frame.lean), doubt)
+    gain = grown(_pulled(gain, innovation, frame, weight), weight, forget)
     square *= weight * (1 - g)
     square -= variance
     square *= per_member(np.maximum(1 / frame.gain.count, 1 / 1024), innovation)
@@ -152,10 +155,22 @@ def _absorbed(
     inverse_gap *= mean
     worth = TURN_AT * weight * gain.noise * to_host(frobenius_squared(fresh))
     basis, mean = _turned(state, mean, inverse_gap, worth)
+    fresh += diagonal(innovation)[..., None] * identity_like(fresh)  # the lean of the eigenvalues
     fresh -= frame.lean
     fresh *= g
     fresh += frame.lean
     return basis, Frame(mean, square, fresh, gain, frame.alarm)
+
+
+def _pulled(gain: Gain, innovation: Array, frame: Frame, weight: float) -> Gain:
+    """Gain with the evidence of the diagonal, each entry in units of its own noise."""
+    xp = namespace(innovation)
+    fresh, lean, variance = diagonal(innovation), diagonal(frame.lean), diagonal(frame.variance)
+    variance = variance + 0.01 * xp.mean(variance, axis=-1, keepdims=True)
+    known = variance > 0
+    scaled = xp.where(known, lean, 0 * lean) / xp.where(known, variance, 1 + 0 * variance)
+    along, square = xp.sum(fresh * scaled, axis=-1), xp.sum(lean * scaled, axis=-1)
+    return pulled(gain, fraction(gain, weight), along, square / weight)
 
 
 def _inverse_gaps(matrix: Array) -> Array:

@@ -15,7 +15,8 @@ from bracketflow.sharding import over_rows, row_count
 CAUTIOUS_STEPS = 5  # too few moves to judge the gain by
 WINDOW = 4.0  # evidence is kept for this many memory lengths
 PATIENCE = 1.0  # growth of the memory at zero evidence, in weights of an observation
-LAGGING = 3.0  # standard errors of evidence at which the memory is halved
+LAGGING = 3.0  # standard errors of evidence at which the memory is halved,
+PULLED = 4.5  # and of that of eigenvalues
 LOUD = 9.0  # times the usual size of an innovation: a jump or an outlier
 STARTLING = 1e2  # the same times n, for the first few: columns that turn see more, by √n at most
 AGREE = 0.5  # cosine above which loud innovations point the same way
@@ -39,12 +40,15 @@ class Gain(NamedTuple):
     """Discounted sum of <innovation, lean> and its variance."""
     count: Any
     """Observations in the mean."""
+    pull: Any
+    strain: Any
+    """The same sum for eigenvalues, which may move while the vectors stay, and its variance."""
 
 
 def start_gain(ensemble: tuple[int, ...]) -> Gain:
     """Nothing seen."""
     zero = np.zeros(ensemble)
-    return Gain(zero, zero, zero, zero, np.zeros(ensemble, dtype=np.int64))
+    return Gain(zero, zero, zero, zero, np.zeros(ensemble, dtype=np.int64), zero, zero)
 
 
 def fraction(gain: Gain, weight: float) -> Any:
@@ -52,23 +56,27 @@ def fraction(gain: Gain, weight: float) -> Any:
     return weight / (gain.memory + weight)
 
 
-def learned(
-    gain: Gain, weight: float, covariance: Any, variance: Any, forget: float | None
-) -> Gain:
-    """Gain after an innovation with this <innovation, lean> and variance of it."""
-    return grown(judged(gain, fraction(gain, weight), covariance, variance), weight, forget)
-
-
 def judged(gain: Gain, share: Any, covariance: Any, variance: Any) -> Gain:
     """Gain with the evidence of innovations that make up this share of the mean."""
+    evidence, doubt = _summed(gain.evidence, gain.doubt, share, covariance, variance)
+    return gain._replace(evidence=evidence, doubt=doubt)
+
+
+def pulled(gain: Gain, share: Any, covariance: Any, variance: Any) -> Gain:
+    """Gain with the evidence of eigenvalues."""
+    pull, strain = _summed(gain.pull, gain.strain, share, covariance, variance)
+    return gain._replace(pull=pull, strain=strain)
+
+
+def _summed(
+    evidence: Any, doubt: Any, share: Any, covariance: Any, variance: Any
+) -> tuple[Any, Any]:
+    """Discounted sums of a covariance, made to have variance 1, and of that variance."""
     rate = np.minimum(share / WINDOW, 1.0)
     variance = to_host(variance)
     known = variance > 0
     score = _where(known, to_host(covariance) / np.sqrt(_where(known, variance, 1.0)), 0.0)
-    return gain._replace(
-        evidence=(1 - rate) * gain.evidence + score,
-        doubt=(1 - rate) ** 2 * gain.doubt + known,
-    )
+    return (1 - rate) * evidence + score, (1 - rate) ** 2 * doubt + known
 
 
 def grown(gain: Gain, weight: float, forget: float | None) -> Gain:
@@ -86,7 +94,7 @@ def grown(gain: Gain, weight: float, forget: float | None) -> Gain:
     early = gain.count < CAUTIOUS_STEPS
     growth = _where(early, 1.0, np.minimum(np.maximum(PATIENCE - 0.5 * score, -1.0), 2.0))
     memory = np.minimum(np.maximum(gain.memory + weight * growth, 0.0), 1 / noise)
-    lagging = ~early & (score > LAGGING)
+    lagging = ~early & ((score > LAGGING) | (gain.pull > PULLED * np.sqrt(gain.strain)))
     if not any_member(lagging):
         return gain._replace(memory=memory, noise=noise, count=count)
     return Gain(
@@ -95,6 +103,8 @@ def grown(gain: Gain, weight: float, forget: float | None) -> Gain:
         _where(lagging, 0.0, gain.evidence),
         _where(lagging, 0.0, gain.doubt),
         count,
+        _where(lagging, 0.0, gain.pull),
+        _where(lagging, 0.0, gain.strain),
     )
 
 
@@ -107,7 +117,7 @@ def restarted(weight: float, count: int, like: Gain) -> Gain:
     """Gain of a mean of `count` observations of this weight, and of nothing before them."""
     zero = np.zeros_like(like.memory)
     total = zero + count * weight
-    return Gain(total, 1 / total, zero, zero, np.zeros_like(like.count) + count)
+    return Gain(total, 1 / total, zero, zero, np.zeros_like(like.count) + count, zero, zero)
 
 
 class Alarm(NamedTuple):
