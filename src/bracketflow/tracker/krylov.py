@@ -46,6 +46,7 @@ DOUBTED_AT = (
 SURE_AT = 1e-9  # and at which those of a stream are, where it takes steps
 DOUBTS = 8  # products spent on that
 OUTSIDE = 0.01  # squared, of a spare direction: what is left of it outside of the span
+MOSTLY = 0.3  # a spare direction of which so much is left need not be cleaned again
 FALL = 0.3  # of the residuals in one step on a static operator,
 PURSUED = 12  # with so many more products at most
 
@@ -179,21 +180,27 @@ def _joined(span: Span, candidates: Array) -> Span:
     xp = namespace(candidates)
     most = -1.0
     for i in range(candidates.shape[-1]):
-        left = candidates[:, i : i + 1]
-        left = left - span.combined(over_rows(span.overlap(left)))
-        square = float(to_host(over_rows(frobenius_squared(left))))
+        left, square = _outside(span, candidates[:, i : i + 1])
         if square > most:
             most, column = square, left
         if square > OUTSIDE:
             break
-    for _ in range(2):
-        column = column / over_rows(frobenius_squared(column)) ** 0.5
-        column = column - span.combined(over_rows(span.overlap(column)))
-    column = column / over_rows(frobenius_squared(column)) ** 0.5
+    column = column / most**0.5
+    # What was taken off leaves roundings, the more beside the rest the more it was.
+    for _ in range(0 if most > MOSTLY else 1 if most > OUTSIDE else 2):
+        column, square = _outside(span, column)
+        column = column / square**0.5
     return span._replace(
         pending=xp.concat([span.pending, column], axis=-1),
         coupling=xp.concat([span.coupling, 0 * span.rayleigh[:, :1]], axis=-1),
     )
+
+
+def _outside(span: Span, column: Array) -> tuple[Array, float]:
+    """What of a column is outside of [S, Q], and its square, in one message."""
+    overlap, square = over_rows(span.overlap(column), frobenius_squared(column))
+    square = float(to_host(square - frobenius_squared(overlap)))
+    return column - span.combined(overlap), max(square, epsilon(column) ** 2)
 
 
 def _next_block(operator: Operator, basis: Array, span: Span) -> Block:
