@@ -40,9 +40,7 @@ from bracketflow.tracker.span import (
     leading_vectors,
 )
 
-DOUBTED_AT = (
-    1e-7  # residuals, relative to the spread, at which a static operator's chain is checked
-)
+DOUBTED_AT = 1e-7  # residuals, relative to the spread, at which a static chain is checked,
 SURE_AT = 1e-9  # and at which those of a stream are, where it takes steps
 DOUBTS = 8  # products spent on that
 OUTSIDE = 0.01  # squared, of a spare direction: what is left of it outside of the span

@@ -24,9 +24,9 @@ class Reading(NamedTuple):
     eigenvalues: np.ndarray
     """Averaged, less their mean: add `probe.background` for the spectrum of C itself."""
     eigenvalue_errors: np.ndarray
-    """|error| of an eigenvalue stays below this with the chosen probability."""
+    """|error| of an eigenvalue stays below this with the chosen probability; inf if not known."""
     vector_errors: np.ndarray
-    """‖x_i − u_i‖ stays below this with the chosen probability, while the signal stands still."""
+    """‖x_i − u_i‖ stays below this with the chosen probability, while the vectors stand still."""
     order: np.ndarray
     """Permutation that sorts the columns by descending eigenvalue: it changes at a crossing."""
     memory: np.ndarray
