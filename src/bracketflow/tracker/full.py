@@ -155,7 +155,8 @@ def _absorbed(
     inverse_gap *= mean
     worth = TURN_AT * weight * gain.noise * to_host(frobenius_squared(fresh))
     basis, mean = _turned(state, mean, inverse_gap, worth)
-    fresh += diagonal(innovation)[..., None] * identity_like(fresh)  # the lean of the eigenvalues
+    own = np.arange(fresh.shape[-1])
+    fresh[..., own, own] = diagonal(innovation)  # the lean of the eigenvalues
     fresh -= frame.lean
     fresh *= g
     fresh += frame.lean
