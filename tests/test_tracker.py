@@ -623,6 +623,20 @@ def test_a_stream_that_stands_still_is_not_called_converged_with_copies_missing(
     assert np.abs(found - values[:k]).max() <= 1e-6
 
 
+@pytest.mark.parametrize("static", [True, False])
+@pytest.mark.parametrize("above", [1, 2, 26])
+def test_an_invariant_subspace_that_is_not_the_leading_one_is_left(above, static, rng):
+    """Its residuals are zero from the start, and say nothing."""
+    matrix = np.diag(np.arange(30, 0.0, -1))
+    tracker, levels = EigenTracker(), rng.uniform(0, 1e3, 200)
+    moving = (bf.shifted(matrix, level) for level in levels)
+    observed = itertools.repeat(bf.as_operator(matrix, static=True), 200) if static else moving
+    start = tracker.init(np.eye(30)[:, above : above + 4])
+    result = bf.run(tracker, observed, start, stop=bf.residual_below(1e-8))
+    assert result.converged
+    assert bf.subspace_error(result.state.basis, np.eye(30)[:, :4]) < 1e-6
+
+
 @pytest.mark.parametrize("k", [3, None])
 @pytest.mark.parametrize(("dtype", "level"), [("f4", 1e9), ("f4", 1e12), ("f8", 1e18)])
 def test_what_the_background_drowns_from_the_start_is_not_called_converged(dtype, level, k):

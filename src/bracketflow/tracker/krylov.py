@@ -38,6 +38,7 @@ from bracketflow.tracker.span import (
     empty,
     enriching,
     leading_vectors,
+    ritz_values,
 )
 
 DOUBTED_AT = 1e-7  # residuals, relative to the spread, at which a static chain is checked,
@@ -148,6 +149,7 @@ def _seed(probe: Probe, width: int) -> tuple[Probe, Span]:
         pending=pending,
         coupling=coupling,
         turn=coupling[:, :0],
+        warm=np.bool_(not cold),
     )
 
 
@@ -217,7 +219,9 @@ def _next_block(operator: Operator, basis: Array, span: Span) -> Block:
     if not doubted and to_host(frobenius_squared(residual)) <= span.floor**2:
         return Block(basis, span.turn, 0 * residual, identity)
     if doubted:
-        fresh = identity_like(span.pending)[:, -1:]
+        # The chain, which comes last; but it never sees what else is pending.
+        first = 0 if span.warm and span.doubts == 1 else span.pending.shape[-1] - 1
+        fresh = identity_like(span.pending)[:, first : first + 1]
     else:
         width = 1 if operator.static else (k + 1) // 2
         fresh = xp.linalg.svd(residual, full_matrices=False)[0][:, :width]
@@ -237,7 +241,8 @@ def _doubted(span: Span, spare: Array, at: float) -> Span:
     rounds until one has brought nothing.
     """
     if span.doubts > 0 and span.pending.shape[-1]:
-        return span._replace(doubts=span.doubts - 1)
+        more = span.doubts > 1 or (span.warm and _undecided(span, at))
+        return span._replace(doubts=np.maximum(span.doubts - 1, int(more)))
     span = span._replace(doubts=np.int64(0))
     if span.fresh.shape[-2] or not searching(span, spare, at):
         return span
@@ -246,6 +251,16 @@ def _doubted(span: Span, spare: Array, at: float) -> Span:
     return _joined(span, spare[:, int(span.rounds) :])._replace(
         doubts=np.int64(DOUBTS), rounds=span.rounds + 1, captured=_captured(span)
     )
+
+
+def _undecided(span: Span, at: float) -> bool:
+    """Whether an eigenvalue near another Ritz value may be larger than one of the leading k."""
+    values, vectors = np.linalg.eigh(to_host(span.rayleigh))
+    k = span.turn.shape[-1]
+    values, vectors = values[:-k], vectors[:, :-k]
+    residuals = np.linalg.norm(to_host(span.coupling).T @ vectors, axis=0)
+    least = np.min(to_host(ritz_values(span)))
+    return bool(np.any((values + residuals > least) & (residuals > _near(span, at))))
 
 
 def _captured(span: Span) -> Any:
@@ -273,6 +288,8 @@ def in_doubt(span: Span, spare: Array) -> bool:
 
 def searching(span: Span, spare: Array, at: float = SURE_AT) -> bool:
     """Whether such a chain is under way, or due with residuals as small as these."""
+    if not span.size:  # nothing was compared with the basis yet
+        return True
     if span.doubts > 0 or span.fresh.shape[-2]:  # the basis has yet to be multiplied
         return in_doubt(span, spare)
     return in_doubt(span, spare) and _residual(span) <= _near(span, at)

@@ -35,6 +35,8 @@ class Span(NamedTuple):
     """Such chains so far."""
     captured: Any = np.float64(-np.inf)
     """Sum of the leading Ritz values when the last of them began."""
+    warm: Any = np.bool_(False)
+    """Whether it began near an invariant subspace, which need not be the leading one."""
     tail: tuple[Array, ...] = ()
     """The latest columns of S: so not all of it is copied when it grows."""
 
