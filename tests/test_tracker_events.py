@@ -97,6 +97,55 @@ def test_a_jump_is_found_although_the_noise_began_late(k):
         assert bf.basis_error(result.state.basis, after[:, :k]) < 0.1
 
 
+def spiked(rng, shape, spikes):
+    """Rows of unit noise with the columns of `spikes` in them."""
+    return rng.standard_normal(shape) + rng.standard_normal((*shape[:-1], len(spikes.T))) @ spikes.T
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "deviations", "batch"),
+    [(12, 2, (5, 3), 24), (60, 3, (5, 4, 3), 10), (60, 5, (5, 3), 20), (60, 2, (2, 1.5), 50)],
+)
+def test_a_jump_of_rows_is_found_although_no_batch_is_loud(n, k, deviations, batch):
+    """Also with more columns than there are signals."""
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        truth = [bf.random_basis(n, len(deviations), rng=rng) for _ in range(2)]
+        batches = [spiked(rng, (batch, n), truth[t >= 100] * deviations) for t in range(140)]
+        levels = rng.uniform(0, 1e3, 140)
+        observed = (bf.shifted(bf.gram(b), s) for b, s in zip(batches, levels, strict=True))
+        result = ran(observed, bf.random_basis(n, k, rng=rng))
+        jumps = [event.step for event in result.events if event.kind == "jump"]
+        assert len(jumps) == 1
+        assert 100 < jumps[0] < 120
+        since = np.concatenate(batches[100:])
+        limit = np.linalg.eigh(since.T @ since)[1][:, : -len(deviations) - 1 : -1]
+        found = result.state.basis[:, result.state.order[: len(deviations)]]
+        error = bf.subspace_error(limit, truth[1])
+        assert bf.subspace_error(found, truth[1]) < 1.5 * error
+
+
+@pytest.mark.parametrize(("n", "k", "batch"), [(12, 3, 24), (30, 3, 5), (30, 1, 10), (30, 2, 1)])
+def test_rows_alike_for_long_bring_no_jump(n, k, batch, rng):
+    tracker = EigenTracker()
+    state = tracker.init(bf.random_basis(n, k, rng=rng, ensemble=(30,)))
+    spikes = np.eye(n)[:, :2] * (5, 3)
+    for _ in range(300):
+        before = state
+        state, _ = tracker.step(bf.gram(spiked(rng, (30, batch, n), spikes)), state)
+        assert not any(event.kind == "jump" for event in tracker.events(before, state))
+
+
+def test_eigenvalues_that_shrink_by_and_by_are_no_jump(rng):
+    truth, values, leading = bf.random_basis(40, rng=rng), bulk_values(40), np.arange(40) < 4
+    shrinking = (values * np.where(leading, 1 - t / 900, 1.0) for t in range(300))
+    observations = [
+        *stream(rng, signal(truth, values), 3.0, 200),
+        *(signal(truth, now) + symmetric_noise(rng, 40, 3.0) for now in shrinking),
+    ]
+    assert "jump" not in kinds(ran(observations, bf.random_basis(40, 4, rng=rng)))
+
+
 def test_noise_that_grows_is_no_jump():
     rng = np.random.default_rng(4)
     truth = bf.random_basis(12, rng=rng)

@@ -13,6 +13,7 @@ from bracketflow.core import State
 from bracketflow.oracles import as_operator, observe
 from bracketflow.tracker import average, full, reading, running, turn
 from bracketflow.tracker import gain as g
+from bracketflow.tracker import quotients as q
 from bracketflow.tracker.identity import continued
 from bracketflow.tracker.span import Span, ritz_values, room
 from bracketflow.tracker.view import looked
@@ -21,6 +22,24 @@ from cases import noise, symmetric
 EPS = np.finfo(float).eps
 LIBRARIES = [np.asarray, torch.from_numpy]
 ENSEMBLES = [(), (3,), (2, 2)]
+
+
+# Quotients --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ensemble", ENSEMBLES)
+@pytest.mark.parametrize(("kept", "steps"), [(0.9, None), (0.51, None), (0.4, 10), (0.0, 4)])
+def test_a_column_is_lost_with_half_of_its_height(kept, steps, ensemble):
+    """Not by less, however long it lasts, and by more the sooner, but by no single observation."""
+    rates = {"g": 1e-3, "rate": 1e-3, "ready": True, "rounding": 0.0}
+    usual = np.zeros((*ensemble, 3)) + np.array([9.0, 4.0, 0.0])
+    watch = q.start(ensemble, 3)._replace(mean=usual, variance=np.ones_like(usual))
+    taken = 0
+    while taken < 60 and not q.lost(watch).any():
+        watch = q.watched(watch, usual * (1, kept, 1), 1.0, **rates)
+        taken += 1
+    assert taken == (steps or 60)
+    assert q.lost(watch).all() == (steps is not None)
 
 
 # Gain -------------------------------------------------------------------------------------------

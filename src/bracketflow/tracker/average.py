@@ -26,7 +26,6 @@ from bracketflow.core import (
     diagonal,
     frobenius_squared,
     identity_like,
-    inner,
     namespace,
     select,
     to_host,
@@ -45,6 +44,7 @@ from bracketflow.tracker.gain import (
     listened,
     per_member,
 )
+from bracketflow.tracker.quotients import Quotients, lost, watched
 from bracketflow.tracker.running import Mean, forgotten
 from bracketflow.tracker.turn import (
     LEAST,
@@ -60,8 +60,8 @@ from bracketflow.tracker.turn import (
 from bracketflow.tracker.view import View, looked
 
 SOUND = 256  # condition of ZᵀZ up to which U is orthonormal to rounding
-FOLLOW_AT = 0.01  # part of the mean that must be new before the k columns follow it,
-TURN_AT = 0.08  # and before all columns turn
+FOLLOW_AT = 0.02  # part of the mean that must be new before the k columns follow it,
+TURN_AT = 0.12  # and before all columns turn
 TURN_EVERY = 10  # observations at most before they turn: only then is a lag noticed
 WARM_UP = 30  # observations in which columns that still search look like noise, soon forgotten
 
@@ -77,7 +77,7 @@ class Turn(NamedTuple):
     square: Any
     """‖what the mean makes of z‖²."""
     evidence: Any
-    """<move, lean>."""
+    """<move, lean>, column by column."""
     moves: Array
     leans: Array
     """Squares of their columns."""
@@ -130,14 +130,16 @@ def step(
     alarm, image = listened(mean.alarm, mean.gain, size), contiguous(view.image[..., -1:])
     basis, memory = _absorbed(state, view, news, weight, forget)
     memory = memory._replace(alarm=alarm, image=image)
+    jumped = lost(news.mean.quotients)
     if verdict is not None:
         kept = (state.basis, mean._replace(alarm=verdict.waiting))
         basis, memory = select(verdict.held, kept, (basis, memory))
-        if verdict.jumped.any() and forget is None:
-            alone = _news(probe, view, forgotten(mean, state.basis), weight)
-            fresh, after = _absorbed(state, view, alone, weight, forget)
-            after = after._replace(alarm=after_jump(mean.alarm, state.steps), image=image)
-            basis, memory = select(verdict.jumped, (fresh, after), (basis, memory))
+        jumped = (jumped & ~verdict.held) | verdict.jumped
+    if jumped.any() and forget is None:
+        alone = _news(probe, view, forgotten(mean, state.basis), weight)
+        fresh, after = _absorbed(state, view, alone, weight, forget)
+        after = after._replace(alarm=after_jump(mean.alarm, state.steps), image=image)
+        basis, memory = select(jumped, (fresh, after), (basis, memory))
     return basis, probe, memory, news.sums.change
 
 
@@ -154,13 +156,29 @@ def _news(probe: Probe, view: View, mean: Mean, weight: float) -> News:
     carry = (1 - g) * mean.carry
     turns = any_member((carry <= 1 - TURN_AT) | ((mean.gain.count + 1) % TURN_EVERY == 0))
     follows = turns or any_member(np.ceil(carry / FOLLOW_AT) < np.ceil(mean.carry / FOLLOW_AT))
-    mean = mean._replace(mapped=mapped, inside=inside, carry=carry)
+    mean = mean._replace(
+        mapped=mapped, inside=inside, carry=carry, quotients=_watched(view, mean, weight)
+    )
     if turns:
         whole = per_member(carry, mapped) * mean.whole + mapped[..., -1:]
         mean = mean._replace(whole=whole)
     move = _move(view.block, mean, turns) if follows else None
     sums = _sums(probe, view, mean, innovation, move, turns)
     return News(innovation, mean, move, sums)
+
+
+def _watched(view: View, mean: Mean, weight: float) -> Quotients:
+    """The quotients of the k columns after an observation."""
+    gain = mean.gain
+    return watched(
+        mean.quotients,
+        to_host(view.heights).astype(float),
+        weight,
+        g=fraction(gain, weight),
+        rate=_learning(gain.count, 1),
+        ready=gain.count > WARM_UP,
+        rounding=view.rounding,
+    )
 
 
 def _move(block: Array, mean: Mean, turns: bool) -> Array:
@@ -216,7 +234,7 @@ def _turn_sums(block: Array, mean: Mean, move: Array, spread: bool) -> tuple[Arr
         columns.mT @ block[..., -1:],
         columns.mT @ mean.whole,
         frobenius_squared(mean.whole),
-        inner(move, mean.lean),
+        column_inner(move, mean.lean),
         column_inner(move, move),
         column_inner(mean.lean, mean.lean),
         columns.mT @ columns if spread else nothing,
@@ -234,7 +252,7 @@ def _absorbed(
         return state.basis, mean._replace(gain=grown(gain, weight, forget))
     mean = _measured(view, mean, weight, news.sums)
     if turn is not None:
-        gain = judged(gain, 1 - mean.carry, turn.evidence, _doubt(turn, row_count(move)))
+        gain = judged(gain, 1 - mean.carry, *_scores(turn, row_count(move)))
     mean = mean._replace(gain=grown(gain, weight, forget))
     if turn is None:
         return _moved(state.basis, move, news.sums.gram, news.sums.cross, mean)
@@ -261,10 +279,17 @@ def _moved(basis: Array, move: Array, gram: Array, cross: Array, mean: Mean) -> 
     return (basis + move) @ shrink, mean._replace(inside=inside)
 
 
-def _doubt(turn: Turn, n: int) -> Any:
-    """Variance of <move, lean> if the move is noise, alike in all directions."""
-    noise = turn.moves / (n - turn.moves.shape[-1])
-    return namespace(noise).sum(noise * turn.leans, axis=-1)
+def _scores(turn: Turn, n: int) -> tuple[Any, Any]:
+    """Sum over the columns of <move, lean>, in standard errors, and its variance.
+
+    The move is taken to be noise, alike in all directions; each column counts the same, however
+    far the noise moves it.
+    """
+    xp = namespace(turn.moves)
+    variance = turn.moves * turn.leans / (n - turn.moves.shape[-1])
+    known = variance > 0
+    scores = turn.evidence * known / xp.sqrt(xp.where(known, variance, 1 + 0 * variance))
+    return xp.sum(scores, axis=-1), xp.sum(known, axis=-1)
 
 
 def _turned(state: State, block: Array, mean: Mean, turn: Turn, g: Any) -> tuple[Array, Mean]:
@@ -350,8 +375,7 @@ def _measured(view: View, mean: Mean, weight: float, sums: Sums) -> Mean:
     g = fraction(mean.gain, weight)
     fade = per_member(weight * (1 - g), seen)
     count = np.maximum(1.0, FOLLOW_AT / g)  # observations that this one stands for
-    rate = count / np.clip(mean.gain.count - WARM_UP, np.clip(mean.gain.count, 1, 4), 1024)
-    rate = per_member(np.minimum(rate, 1.0), seen)
+    rate = per_member(_learning(mean.gain.count, count), seen)
     # Eigenvalues are read relative to their mean: the noise of the reference is not theirs.
     common = (trace(seen[..., :k, :]) - xp.sum(mean.ritz, axis=-1))[..., None] / k
     change = seen.mT - (mean.ritz + common)[..., None] * identity_like(mean.values)[:k]
@@ -362,3 +386,9 @@ def _measured(view: View, mean: Mean, weight: float, sums: Sums) -> Mean:
         power=mean.power + rate[..., 0] * (fade[..., 0] * outside - mean.power),
         flicker=mean.flicker + rate[..., 0, 0] * (flicker - mean.flicker),
     )
+
+
+def _learning(count: Any, new: Any) -> Any:
+    """How fast variances learn from an observation that stands for so many `new` ones."""
+    known = np.maximum(np.maximum(count - WARM_UP, np.minimum(count, 4)), 1)
+    return np.minimum(new / np.minimum(known, 1024), 1.0)

@@ -9,7 +9,9 @@ import numpy as np
 from bracketflow.core import Array, contiguous, frobenius_squared, namespace
 from bracketflow.geometry import orthonormalise, random_columns
 from bracketflow.sharding import over_rows, row_count
+from bracketflow.tracker import quotients
 from bracketflow.tracker.gain import Alarm, Gain, quiet, start_gain
+from bracketflow.tracker.quotients import Quotients
 from bracketflow.tracker.turn import places
 
 COLUMNS = 4  # multiplied for each one asked for, the reference among them
@@ -56,6 +58,7 @@ class Mean(NamedTuple):
     """The k columns as they last stood apart from the others, written in the q columns of now."""
     since: Any
     """Step at which the vector in each of the k columns came in."""
+    quotients: Quotients
     gain: Gain
     alarm: Alarm
 
@@ -91,6 +94,7 @@ def start(basis: Array, rng: Any) -> Mean:
         spread=values[..., 0],
         anchor=places(values, k),
         since=np.zeros((*ensemble, k), dtype=np.int64),
+        quotients=quotients.start(ensemble, k),
         gain=start_gain(ensemble),
         alarm=quiet(ensemble, basis),
     )
@@ -119,6 +123,7 @@ def forgotten(mean: Mean, basis: Array) -> Mean:
         base=basis,
         carry=np.ones_like(mean.carry),
         anchor=places(mean.values, mean.lean.shape[-1]),
+        quotients=quotients.start(mean.gain.count.shape, mean.lean.shape[-1]),
         gain=start_gain(mean.gain.count.shape),
     )
 
@@ -128,4 +133,5 @@ def restored(memory: Any) -> Mean:
     if isinstance(memory, Mean):
         return memory
     mean = Mean(*memory)
-    return mean._replace(gain=Gain(*mean.gain), alarm=Alarm(*mean.alarm))
+    gain, alarm = Gain(*mean.gain), Alarm(*mean.alarm)
+    return mean._replace(quotients=Quotients(*mean.quotients), gain=gain, alarm=alarm)

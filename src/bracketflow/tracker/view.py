@@ -10,8 +10,11 @@ from bracketflow.core import (
     Array,
     Probe,
     State,
+    diagonal,
     epsilon,
+    frobenius_squared,
     identity_like,
+    inner,
     namespace,
     to_host,
     trace,
@@ -29,6 +32,8 @@ class View(NamedTuple):
     """(C − level)[X, z]."""
     rayleigh: Array
     """Xᵀ(C − level)X of the k columns, q × k."""
+    heights: Array
+    """Rayleigh quotients of the k columns above that of what of z is outside of them."""
     rounding: Any
 
 
@@ -44,23 +49,31 @@ def looked(operator: Operator, state: State, extra: Array, reference: Array) -> 
         image += product
         if shards() is None:
             seen, towards = image.mT @ basis, image[..., :k].mT @ reference
+            along = basis.mT @ reference
         else:
             own = level
-            level, seen, towards = _over_shards(block, image, k, own)
+            level, seen, towards, along = _over_shards(block, image, k, own)
             image += (own - level) * block
         rayleigh, across = seen[..., :-1, :], towards - seen[..., -1:, :].mT
         whole = Probe(block, image, level, rayleigh, block.shape[-1])
         inside = rayleigh[..., :k, :]
         refuse_bad(whole, 0.5 * xp.concat([inside - inside.mT, across], axis=-1), state.seen)
     rounding = to_host(whole.rounding + 64 * epsilon(block) * whole.size)
-    return _of_columns(whole, basis), View(block, image, rayleigh, rounding)
+    heights = _heights(inside, towards, along)
+    return _of_columns(whole, basis), View(block, image, rayleigh, heights, rounding)
 
 
-def _over_shards(block: Array, image: Array, k: int, own: Any) -> tuple[Any, Array, Array]:
-    """Level, [X, z]ᵀ(C − level)X_k and X_kᵀ(C − level)z of all rows, in one message."""
+def _over_shards(block: Array, image: Array, k: int, own: Any) -> tuple[Any, Array, Array, Array]:
+    """Level, [X, z]ᵀ(C − level)X_k, X_kᵀ(C − level)z and X_kᵀz of all rows, in one message."""
     probed = namespace(block).concat([block[:, :k], block[:, -1:]], axis=-1)
-    level, seen, _ = common_level(own, image.mT @ probed, block.mT @ probed, _corner)
-    return level, seen[:, :k], seen[:k, k:]
+    level, seen, gram = common_level(own, image.mT @ probed, block.mT @ probed, _corner)
+    return level, seen[:, :k], seen[:k, k:], gram[:k, k:]
+
+
+def _heights(inside: Array, towards: Array, along: Array) -> Array:
+    """diag H above <r, C r>/<r, r>, r = z − Xa, from H, XᵀCz and a = Xᵀz at the level of z."""
+    beside = inner(along, inside @ along - 2 * towards) / (1 - frobenius_squared(along))
+    return diagonal(inside) - beside[..., None]
 
 
 def _corner(matrix: Array) -> Array:
