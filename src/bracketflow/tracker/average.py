@@ -43,8 +43,9 @@ from bracketflow.tracker.gain import (
     judged,
     listened,
     per_member,
+    pulled,
 )
-from bracketflow.tracker.quotients import Quotients, lost, watched
+from bracketflow.tracker.quotients import Quotients, leaning, lost, watched
 from bracketflow.tracker.running import Mean, forgotten
 from bracketflow.tracker.turn import (
     LEAST,
@@ -252,7 +253,10 @@ def _absorbed(
         return state.basis, mean._replace(gain=grown(gain, weight, forget))
     mean = _measured(view, mean, weight, news.sums)
     if turn is not None:
-        gain = judged(gain, 1 - mean.carry, *_scores(turn, row_count(move)))
+        share = 1 - mean.carry
+        quotients, *evidence = leaning(mean.quotients, share, share * (gain.memory + weight))
+        gain = pulled(judged(gain, share, *_scores(turn, row_count(move))), share, *evidence)
+        mean = mean._replace(quotients=quotients)
     mean = mean._replace(gain=grown(gain, weight, forget))
     if turn is None:
         return _moved(state.basis, move, news.sums.gram, news.sums.cross, mean)

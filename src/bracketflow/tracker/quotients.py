@@ -14,6 +14,7 @@ SURE = 15.0  # log-likelihood ratio at which a column has lost its eigenvalue
 MOST = 5.0  # of it from a single observation
 LEAK = 4.0  # times as fast as the mean forgets, which is no better known: evidence is forgotten
 SUSPECT = 1.0  # from here on an observation may be of another signal
+TINY = np.finfo(float).tiny
 
 
 class Quotients(NamedTuple):
@@ -24,12 +25,16 @@ class Quotients(NamedTuple):
     """Of a single observation of weight 1."""
     loss: Any
     """Page's cumulative sum of log-likelihood ratios: all of the height is lost, or nothing."""
+    turned: Any
+    """The mean as of the last turn."""
+    lean: Any
+    """How much lower or higher a larger gain would have put it."""
 
 
 def start(ensemble: tuple[int, ...], k: int) -> Quotients:
     """Nothing seen."""
     zero = np.zeros((*ensemble, k))
-    return Quotients(zero, zero, zero)
+    return Quotients(zero, zero, zero, zero, zero)
 
 
 def watched(
@@ -47,21 +52,35 @@ def watched(
     For a column of height h above the bulk that is lower by f than usual, the log-likelihood ratio
     is h(f − h/2)/σ²: so only what takes half of the height can ever be taken for a loss.
     """
-    mean, variance, loss = quotients
-    g, rate, ready, rounding = (np.asarray(part)[..., None] for part in (g, rate, ready, rounding))
-    change = fresh - mean
-    height = np.maximum(mean, 0.0)
-    noise = variance + weight * rounding**2 + np.finfo(float).tiny
-    odds = -weight * height * (change + 0.5 * height) / noise
-    kept = np.maximum(1 - LEAK * g, 0.0)
-    square = weight * (1 - g) * change**2
-    return Quotients(
-        mean + g * change,
-        variance + (loss < SUSPECT) * rate * (square - variance),
-        ready * np.maximum(kept * loss + np.minimum(odds, MOST), 0.0),
+    mean, variance, loss, *_ = quotients
+    kept, floor = np.maximum(1 - LEAK * g, 0.0), weight * rounding**2 + TINY
+    g, rate, kept, most, floor = np.asarray([g, rate, kept, MOST * ready, floor])[..., None]
+    change, height = fresh - mean, np.maximum(mean, 0.0)
+    odds = (-weight * height) * (change + 0.5 * height) / (variance + floor)
+    square = (weight * (1 - g)) * change**2
+    return quotients._replace(
+        mean=mean + g * change,
+        variance=variance + (loss < SUSPECT) * rate * (square - variance),
+        loss=np.maximum(kept * loss + np.minimum(odds, most), 0.0),
     )
 
 
 def lost(quotients: Quotients) -> Any:
     """Members of which a column has lost its eigenvalue."""
-    return np.any(quotients.loss > SURE, axis=-1)
+    return (quotients.loss > SURE).any(axis=-1)
+
+
+def leaning(quotients: Quotients, share: Any, weight: Any) -> tuple[Quotients, Any, Any]:
+    """At a turn: <change, lean> of those that have been falling, and its variance.
+
+    The change is the mean one of observations that make up a `share` of all and have this `weight`.
+    Those that rise are no evidence: so does every column while it is learned.
+    """
+    mean, variance, lean = quotients.mean, quotients.variance, quotients.lean
+    moved = mean - quotients.turned
+    falling = (lean < 0) & (variance > 0)
+    scaled = np.where(falling, lean, 0.0) / np.where(falling, variance, 1.0)
+    along = np.sum(moved * scaled, axis=-1) / share
+    doubt = np.sum(lean * scaled, axis=-1) / weight
+    lean = np.asarray(1 - share)[..., None] * lean + moved
+    return quotients._replace(turned=mean, lean=lean), along, doubt
