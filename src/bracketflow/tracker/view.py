@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from bracketflow.core import (
 )
 from bracketflow.oracles import Operator, common_level, multiplied, own_level, refuse_bad
 from bracketflow.sharding import shards
+from bracketflow.tracker.turn import LEAST
 
 
 class View(NamedTuple):
@@ -71,8 +73,13 @@ def _over_shards(block: Array, image: Array, k: int, own: Any) -> tuple[Any, Arr
 
 
 def _heights(inside: Array, towards: Array, along: Array) -> Array:
-    """diag H above <r, C r>/<r, r>, r = z − Xa, from H, XᵀCz and a = Xᵀz at the level of z."""
-    beside = inner(along, inside @ along - 2 * towards) / (1 - frobenius_squared(along))
+    """diag H above <r, C r>/<r, r>, r = z − Xa, from H, XᵀCz and a = Xᵀz at the level of z.
+
+    Above z itself where nothing of it is outside.
+    """
+    rest = 1 - frobenius_squared(along)
+    rest = namespace(along).where(rest > LEAST, rest, 0 * rest + inf)
+    beside = inner(along, inside @ along - 2 * towards) / rest
     return diagonal(inside) - beside[..., None]
 
 
