@@ -255,7 +255,8 @@ def _absorbed(
     if turn is not None:
         share = 1 - mean.carry
         quotients, *evidence = leaning(mean.quotients, share, share * (gain.memory + weight))
-        gain = pulled(judged(gain, share, *_scores(turn, row_count(move))), share, *evidence)
+        gain = pulled(gain, share, *evidence)
+        gain = judged(gain, share, *_lagging(turn, mean.reach, row_count(move)))
         mean = mean._replace(quotients=quotients)
     mean = mean._replace(gain=grown(gain, weight, forget))
     if turn is None:
@@ -283,17 +284,16 @@ def _moved(basis: Array, move: Array, gram: Array, cross: Array, mean: Mean) -> 
     return (basis + move) @ shrink, mean._replace(inside=inside)
 
 
-def _scores(turn: Turn, n: int) -> tuple[Any, Any]:
-    """Sum over the columns of <move, lean>, in standard errors, and its variance.
+def _lagging(turn: Turn, reach: Array, n: int) -> tuple[Any, Any]:
+    """<move, lean>, both as images, RΛ⁻¹ · Λ, and its variance if the move is noise.
 
-    The move is taken to be noise, alike in all directions; each column counts the same, however
-    far the noise moves it.
+    Noise is alike in all directions, and in all images: a column of noise, however far it moves,
+    must not drown the others.
     """
-    xp = namespace(turn.moves)
-    variance = turn.moves * turn.leans / (n - turn.moves.shape[-1])
-    known = variance > 0
-    scores = turn.evidence * known / xp.sqrt(xp.where(known, variance, 1 + 0 * variance))
-    return xp.sum(scores, axis=-1), xp.sum(known, axis=-1)
+    xp, reach = namespace(reach), reach[..., 0, :]
+    scale = (reach[..., :1] / xp.where(reach > 0, reach, 1 + 0 * reach)) ** 2
+    noise = turn.moves * turn.leans / (n - turn.moves.shape[-1])
+    return xp.sum(scale * turn.evidence, axis=-1), xp.sum(scale**2 * noise, axis=-1)
 
 
 def _turned(state: State, block: Array, mean: Mean, turn: Turn, g: Any) -> tuple[Array, Mean]:
