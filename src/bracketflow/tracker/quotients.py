@@ -1,7 +1,7 @@
 """Rayleigh quotients of the leading columns, of observations that had no say in them yet.
 
 However noisy, they tell the truth: they grow while the columns are learned and fall when the signal
-has left them. One number a column, (..., k), on the host, at the level of the reference.
+has left them. One number a column, (..., k), on the host, above that of what is outside of them.
 """
 
 from __future__ import annotations
