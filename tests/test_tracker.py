@@ -825,7 +825,6 @@ def test_eigenvalues_that_drift_on_vectors_that_stay_are_followed(noise, k, rng)
         values[1:3] += [-moved, moved]
         state = followed(stream(rng, signal(truth, values), noise, 1), state, tracker)
     reading = tracker.read(state)
-    found, values = np.sort(reading.eigenvalues), np.sort(values[:k])
-    assert np.abs(found - (values - values.mean())).max() < 0.2
-    if noise < 0.1:  # more of it may turn two columns into each other where they meet
-        assert reading.order.tolist()[:4] == [0, 2, 1, 3]
+    values = values[:k]
+    assert reading.order.tolist()[:4] == [0, 2, 1, 3]
+    assert np.abs(reading.eigenvalues - (values - values.mean())).max() < 0.2
