@@ -6,6 +6,7 @@ Arrays are NumPy or PyTorch, (..., n, k): leading axes are an ensemble of indepe
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property, lru_cache
@@ -229,8 +230,8 @@ class Probe:
     """
 
     basis: Array
-    centred: Array
-    """Y − sX, (..., n, k)."""
+    image: Array | Callable[[], Array]
+    """`centred`, or what makes it once it is asked for."""
     background: Scalar
     """The level s. Its changes on a settled basis are those of σ²; it contains the mean of the
     tracked eigenvalues."""
@@ -242,6 +243,11 @@ class Probe:
     """RᵀR where a method has summed it already."""
     sharding: Shards | None = field(default_factory=shards, repr=False)
     """How the rows were spread over processes when the product was made."""
+
+    @cached_property
+    def centred(self) -> Array:
+        """Y − sX, (..., n, k)."""
+        return self.image() if callable(self.image) else self.image
 
     @property
     def n(self) -> int:

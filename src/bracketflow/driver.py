@@ -270,8 +270,8 @@ def _select_probe(mask: np.ndarray, chosen: Probe, other: Probe) -> Probe:
     if mask.all():
         return chosen
     names = ("basis", "centred", "background", "rayleigh")
-    parts = {name: select(mask, getattr(chosen, name), getattr(other, name)) for name in names}
-    return Probe(**parts, matvecs=chosen.matvecs)
+    parts = (select(mask, getattr(chosen, name), getattr(other, name)) for name in names)
+    return Probe(*parts, matvecs=chosen.matvecs)
 
 
 def _is_none(status: Any) -> Any:
@@ -324,7 +324,7 @@ def _turned(probe: Probe, turn: Array) -> Probe:
     return replace(
         probe,
         basis=probe.basis @ turn,
-        centred=probe.centred @ turn,
+        image=probe.centred @ turn,
         rayleigh=0.5 * (rayleigh + rayleigh.mT),
         gram=None if probe.gram is None else turn.mT @ probe.gram @ turn,
     )

@@ -15,6 +15,10 @@ from bracketflow.tracker.span import Span, restored, ritz_values
 
 LOST = 10  # observations whose word on the vectors is lost while the columns have yet to find them
 FARTHEST = 2**0.5  # of a unit vector, with the sign that fits best
+HIDING = 3  # residuals around a Ritz value in which there may be eigenvalues, seen and unseen
+NARROWEST = 0.05
+CLEAR = 4  # residuals of a vector that fit into its gap, or it may still be another one
+BESIDE = 3  # columns beside the k that a span must hold before it tells one vector from another
 LONGEST = 1e6  # squared: any error bar so long says that nothing is known
 
 
@@ -81,15 +85,25 @@ def _of_noise(spread: _Spread, coverage: float) -> tuple[np.ndarray, np.ndarray]
 
 
 def _of_residuals(span: Span) -> tuple[np.ndarray, np.ndarray]:
-    """Error bars of Ritz pairs in a span, where there is no noise: r, and r over the gap."""
+    """Error bars of Ritz pairs in a span, where there is no noise: r, and r over the gap.
+
+    An eigenvalue lies within a residual of every Ritz value, which may be next to that of another
+    one, but hardly ever closer than a NARROWEST part of what they are apart. Vectors are not known
+    before their gaps are several residuals wide, in a span that holds more than them.
+    """
     k = span.turn.shape[-1]
     if span.fresh.shape[-2]:
         return np.full(k, np.inf), np.full(k, FARTHEST)
-    residuals = np.linalg.norm(to_host(span.coupling.mT @ span.known), axis=-2) + span.floor
-    every = np.linalg.eigvalsh(to_host(span.rayleigh))
-    gaps = np.sort(np.abs(to_host(ritz_values(span))[:, None] - every), axis=-1)
-    gaps = gaps[:, 1] if len(every) > 1 else np.full(k, np.inf)
-    return residuals, np.minimum(residuals / np.maximum(gaps, residuals / FARTHEST), FARTHEST)
+    coupling = to_host(span.coupling).T
+    residuals = np.linalg.norm(coupling @ to_host(span.known), axis=0) + span.floor
+    values, vectors = np.linalg.eigh(to_host(span.rayleigh))
+    apart = np.abs(to_host(ritz_values(span))[:, None] - values)
+    around = HIDING * np.linalg.norm(coupling @ vectors, axis=0) + span.floor
+    gaps = np.maximum(apart - around, NARROWEST * apart)
+    gaps[np.arange(k), np.argmin(apart, axis=-1)] = np.inf
+    gap = np.min(gaps, axis=-1)
+    known = (gap > CLEAR * residuals) & (span.size >= k + BESIDE)
+    return residuals, np.where(known, residuals / np.where(known, gap, 1.0), FARTHEST)
 
 
 def eigenvalues(state: State) -> np.ndarray:

@@ -176,20 +176,25 @@ def extended(span: Span, frame: Array, image: Array, pending: Array, coupling: A
 
 def room(k: int) -> int:
     """Columns of S up to which it is not condensed; chains for few columns need to be long, too."""
-    return max(3 * k + 6, 24)
+    return max(6 * k, 24)
+
+
+def kept(k: int) -> int:
+    """Columns that are left of it then: with fewer, chains must find the next vectors again."""
+    return max(3 * k, 2 * k + 4)
 
 
 def condensed(span: Span, k: int) -> Span:
     """The span's leading Ritz vectors once it has grown too large."""
     if span.size <= room(k):
         return span
-    kept = leading_vectors(span, 2 * k + 4)
+    best = leading_vectors(span, kept(k))
     return span._replace(
-        columns=span.inside(kept),
+        columns=span.inside(best),
         tail=(),
-        rayleigh=kept.mT @ span.rayleigh @ kept,
-        coupling=kept.mT @ span.coupling,
-        turn=kept.mT @ span.known,
+        rayleigh=best.mT @ span.rayleigh @ best,
+        coupling=best.mT @ span.coupling,
+        turn=best.mT @ span.known,
     )
 
 
