@@ -270,8 +270,10 @@ def _select_probe(mask: np.ndarray, chosen: Probe, other: Probe) -> Probe:
     if mask.all():
         return chosen
     names = ("basis", "centred", "background", "rayleigh")
-    parts = (select(mask, getattr(chosen, name), getattr(other, name)) for name in names)
-    return Probe(*parts, matvecs=chosen.matvecs)
+    basis, image, background, rayleigh = (
+        select(mask, getattr(chosen, name), getattr(other, name)) for name in names
+    )
+    return Probe(basis, image, background, rayleigh, chosen.matvecs)
 
 
 def _is_none(status: Any) -> Any:
