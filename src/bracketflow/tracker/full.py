@@ -46,6 +46,9 @@ from bracketflow.tracker.identity import CLOSE, continued
 
 LARGE_TURN = 0.3  # ‖K‖_F from which one eigh beats many small turns
 SMALL_TURN = 2.0  # ‖K²‖_F in units of eps^(1/3): beyond it the series of the turn is too short
+ALIKE = (
+    4.0  # standard errors of the mean's entries: eigenvalues closer than that are not told apart
+)
 TURN_AT = 0.03  # turn when it takes this part off the squared standard error
 POLISH_EVERY = 16  # steps between two corrections of XᵀX
 
@@ -142,6 +145,9 @@ def _absorbed(
     g = per_member(fraction(gain, weight), innovation)
     mean = frame.mean + g * innovation
     inverse_gap = _inverse_gaps(mean)
+    known = _told_apart(mean, variance, gain.noise, g)
+    if known is not None:
+        inverse_gap *= known
     fresh = inverse_gap * innovation
     spread = frame.lean * inverse_gap
     spread *= spread
@@ -154,7 +160,8 @@ def _absorbed(
     square += variance
     inverse_gap *= mean
     worth = TURN_AT * weight * gain.noise * to_host(frobenius_squared(fresh))
-    basis, mean = _turned(state, mean, inverse_gap, worth)
+    left = None if known is None else off_diagonal((1 - known) * mean)
+    basis, mean = _turned(state, mean, inverse_gap, left, worth)
     own = np.arange(fresh.shape[-1])
     fresh[..., own, own] = diagonal(innovation)  # the lean of the eigenvalues
     fresh -= frame.lean
@@ -194,13 +201,36 @@ def _inverse_gaps(matrix: Array) -> Array:
     return 2 / gap
 
 
+def _told_apart(mean: Array, variance: Array, noise: Any, g: Array) -> Array | None:
+    """Part of each angle to turn by: 1 but for pairs with a gap of few standard errors, g at least.
+
+    The angles of those are noise, and the rest of their off-diagonal entries waits in the mean.
+    When two eigenvalues cross, it would turn their vectors into each other unseen. None for all 1.
+    """
+    xp, d = namespace(mean), diagonal(mean)
+    width = xp.mean(variance, axis=(-2, -1), keepdims=True) * per_member(ALIKE**2 * noise, mean)
+    ordered = xp.sort(d, axis=-1)
+    gaps = ordered[..., 1:] - ordered[..., :-1]
+    if not bool((gaps * gaps < width[..., 0]).any()):
+        return None
+    gap = (d[..., None, :] - d[..., :, None]) ** 2
+    alike = gap < width
+    part = xp.where(alike, gap, 1 + 0 * gap) / xp.where(alike, width, 1 + 0 * gap)
+    return xp.maximum(part**4, g)
+
+
 def newton_angles(matrix: Array) -> Array:
     """Skew K: the angles (as tangents) at which every pair of rows of a symmetric A is diagonal."""
     return _inverse_gaps(matrix) * off_diagonal(matrix)
 
 
-def _turned(state: State, mean: Array, angles: Array, worth: Any) -> tuple[Array, Array]:
-    """Basis and mean turned by K where ‖K‖_F² is above `worth`: X exp(K), exp(−K) H̄ exp(K)."""
+def _turned(
+    state: State, mean: Array, angles: Array, left: Array | None, worth: Any
+) -> tuple[Array, Array]:
+    """Basis and mean turned by K where ‖K‖_F² is above `worth`: X exp(K), exp(−K) H̄ exp(K).
+
+    `left` is what such small angles leave of H̄ beside its diagonal.
+    """
     size = to_host(frobenius_squared(angles))
     turns = size > worth
     if not turns.any():
@@ -216,6 +246,8 @@ def _turned(state: State, mean: Array, angles: Array, worth: Any) -> tuple[Array
     else:
         visible = bool(second.max() > 16 * mean.shape[-1] * epsilon(mean))
         moved = _by_series(state, mean, angles, square, visible)
+        if left is not None:
+            moved = (moved[0], moved[1] + left)
         moved = moved if exact is None else select(small, moved, exact)
     return select(turns, moved, (state.basis, mean))  # type: ignore[no-any-return]
 
