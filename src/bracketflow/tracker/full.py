@@ -46,9 +46,7 @@ from bracketflow.tracker.identity import CLOSE, continued
 
 LARGE_TURN = 0.3  # ‖K‖_F from which one eigh beats many small turns
 SMALL_TURN = 2.0  # ‖K²‖_F in units of eps^(1/3): beyond it the series of the turn is too short
-ALIKE = (
-    4.0  # standard errors of the mean's entries: eigenvalues closer than that are not told apart
-)
+ALIKE = 4.0  # standard errors of the entries of H̄ within which eigenvalues are not told apart
 TURN_AT = 0.03  # turn when it takes this part off the squared standard error
 POLISH_EVERY = 16  # steps between two corrections of XᵀX
 
@@ -161,7 +159,7 @@ def _absorbed(
     inverse_gap *= mean
     worth = TURN_AT * weight * gain.noise * to_host(frobenius_squared(fresh))
     left = None if known is None else off_diagonal((1 - known) * mean)
-    basis, mean = _turned(state, mean, inverse_gap, left, worth)
+    basis, mean = _turned(state, mean, inverse_gap, worth, left)
     own = np.arange(fresh.shape[-1])
     fresh[..., own, own] = diagonal(innovation)  # the lean of the eigenvalues
     fresh -= frame.lean
@@ -204,8 +202,8 @@ def _inverse_gaps(matrix: Array) -> Array:
 def _told_apart(mean: Array, variance: Array, noise: Any, g: Array) -> Array | None:
     """Part of each angle to turn by: 1 but for pairs with a gap of few standard errors, g at least.
 
-    The angles of those are noise, and the rest of their off-diagonal entries waits in the mean.
-    When two eigenvalues cross, it would turn their vectors into each other unseen. None for all 1.
+    Their angles are noise, which would turn the vectors of eigenvalues that cross into each other,
+    unseen; the rest of their off-diagonal entries waits in the mean. None where all are 1.
     """
     xp, d = namespace(mean), diagonal(mean)
     width = xp.mean(variance, axis=(-2, -1), keepdims=True) * per_member(ALIKE**2 * noise, mean)
@@ -225,11 +223,11 @@ def newton_angles(matrix: Array) -> Array:
 
 
 def _turned(
-    state: State, mean: Array, angles: Array, left: Array | None, worth: Any
+    state: State, mean: Array, angles: Array, worth: Any, left: Array | None = None
 ) -> tuple[Array, Array]:
     """Basis and mean turned by K where ‖K‖_F² is above `worth`: X exp(K), exp(−K) H̄ exp(K).
 
-    `left` is what such small angles leave of H̄ beside its diagonal.
+    `left` is what K was not to take of H̄ beside its diagonal.
     """
     size = to_host(frobenius_squared(angles))
     turns = size > worth
