@@ -245,6 +245,9 @@ def test_bad_observations_are_refused_with_reason_and_remedy(rng):
     refuse(lambda x: x[:2], state, "wrong shape", "same shape")
     refuse(lambda x: 1 / 0, state, "raised", "ZeroDivisionError")
     refuse(lambda x: torch.ones(N, 4), state, "wrong type", "one array library")
+    tensors = State(torch.asarray(state.basis))
+    for operator in (matrix, bf.gram(matrix), bf.shifted(matrix, 1.0), sparse.eye_array(N)):
+        refuse(operator, tensors, "wrong type", "one array library")
     loud = matrix + 1e18 * np.eye(N)
     refuse(loud, state._replace(seen=8.0), "drowned", "leaves no digit")
     observe(loud, state)  # never the first observation

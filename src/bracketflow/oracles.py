@@ -351,9 +351,18 @@ def multiplied(operator: Any, basis: Array) -> Array:
     except (ObservationError, MemoryError, ConnectionError):  # a lost peer is no observation
         raise
     except Exception as error:
+        reason, remedy = "raised", ""
+        if isinstance(error, TypeError) and _of_another_library(operator, basis):
+            reason = "wrong type"
+            remedy = f" (the basis is a {type(basis).__name__}: keep both in one array library)"
         raise ObservationError(
-            "raised", f"the operator raised {type(error).__name__}: {error}"
+            reason, f"the operator raised {type(error).__name__}: {error}{remedy}"
         ) from error
+
+
+def _of_another_library(operator: Operator, basis: Array) -> bool:
+    known = operator.like is not None
+    return known and isinstance(operator.like, np.ndarray) != isinstance(basis, np.ndarray)
 
 
 def centre(basis: Array, image: Array) -> tuple[Probe, Array]:
