@@ -147,7 +147,7 @@ def point_3_drift(n=12, sizes=(0.1, 1.0), speeds=(0.0, 1e-4, 1e-3, 1e-2), steps=
                 ours[i, j] / limit[i, j],
                 1.1,
             )
-    point_3_jump(n, sizes)
+    point_3_jump(n, (*sizes, 5.0, 15.0))
 
 
 def drift_errors(n, sizes, speeds, steps, kind):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.linalg import expm
 
 import bracketflow as bf
 from bracketflow.tracker import EigenTracker
@@ -123,6 +124,38 @@ def test_a_jump_of_rows_is_found_although_no_batch_is_loud(n, k, deviations, bat
         found = result.state.basis[:, result.state.order[: len(deviations)]]
         error = bf.subspace_error(limit, truth[1])
         assert bf.subspace_error(found, truth[1]) < 1.5 * error
+
+
+@pytest.mark.parametrize("noise", [5.0, 15.0])
+def test_a_jump_of_a_basis_is_found_although_no_observation_is_loud(noise, rng):
+    tracker, members = EigenTracker(), (10,)
+    state = tracker.init(bf.random_basis(12, rng=rng, ensemble=members))
+    for part in range(2):
+        truth, total = bf.random_basis(12, rng=rng, ensemble=members), 0.0
+        for _ in range(200 if part == 0 else 40):
+            observed = signal(truth) + symmetric_noise(rng, 12, noise, members)
+            total = total + observed
+            state, _ = tracker.step(bf.shifted(observed, rng.uniform(0, 1e3)), state)
+    reading = tracker.read(state)
+    assert np.all(reading.jumps == 1)
+    assert np.all((reading.jumped_at >= 200) & (reading.jumped_at < 220))
+    limit = np.flip(np.linalg.eigh(total)[1], axis=-1)
+    error = np.mean(bf.basis_error(state.basis, truth))
+    assert error < 1.5 * np.mean(bf.basis_error(limit, truth))
+
+
+@pytest.mark.parametrize("speed", [0.0, 0.01, 0.2])
+def test_a_basis_that_turns_in_noise_brings_no_jump(speed, rng):
+    tracker, members = EigenTracker(), (20,)
+    truth = bf.random_basis(12, rng=rng)
+    skew = np.triu(rng.standard_normal((12, 12)), 1)
+    turn = expm((skew - skew.T) * (speed / np.linalg.norm(skew - skew.T)))
+    state = tracker.init(bf.random_basis(12, rng=rng, ensemble=members))
+    for _ in range(300):
+        truth = truth @ turn
+        observed = signal(truth) + symmetric_noise(rng, 12, 5.0, members)
+        state, _ = tracker.step(observed, state)
+    assert not tracker.read(state).jumps.any()
 
 
 @pytest.mark.parametrize(("n", "k", "batch"), [(12, 3, 24), (30, 3, 5), (30, 1, 10), (30, 2, 1)])

@@ -440,7 +440,7 @@ def test_a_jump_starts_from_what_was_held_back_and_keeps_rank_and_sign(rng):
     jump = 0.1 * noise(rng, 5, 1.0)
     alarm = frame.alarm._replace(suspect=jump, held=np.int64(3), alike=np.int64(3))
     frame = frame._replace(alarm=alarm)
-    basis, after = full._reset(State(np.eye(5), steps=7), alarm, frame, 2.0)
+    basis, after = full._reset(State(np.eye(5), steps=7), jump, g.JUMP, frame, 2.0)
     values, vectors = np.linalg.eigh(frame.mean + jump)
     order = [2, 4, 0, 3, 1]  # ranks, ascending, of the diagonal above
     assert np.allclose(np.diag(after.mean), values[order])

@@ -36,6 +36,7 @@ from bracketflow.oracles import Operator
 from bracketflow.sharding import over_rows, row_count, shards
 from bracketflow.tracker.gain import (
     CAUTIOUS_STEPS,
+    WARM_UP,
     after_jump,
     fraction,
     grown,
@@ -64,7 +65,6 @@ SOUND = 256  # condition of ZᵀZ up to which U is orthonormal to rounding
 FOLLOW_AT = 0.02  # part of the mean that must be new before the k columns follow it,
 TURN_AT = 0.12  # and before all columns turn
 TURN_EVERY = 10  # observations at most before they turn: only then is a lag noticed
-WARM_UP = 30  # observations in which columns that still search look like noise, soon forgotten
 
 
 class Turn(NamedTuple):

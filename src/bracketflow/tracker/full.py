@@ -26,8 +26,10 @@ from bracketflow.core import (
 )
 from bracketflow.geometry import cayley, taken, upright
 from bracketflow.oracles import advance, as_operator, observe
+from bracketflow.tracker import quotients
 from bracketflow.tracker.gain import (
     JUMP,
+    WARM_UP,
     Alarm,
     Gain,
     after_jump,
@@ -43,6 +45,7 @@ from bracketflow.tracker.gain import (
     start_gain,
 )
 from bracketflow.tracker.identity import CLOSE, continued
+from bracketflow.tracker.quotients import Quotients
 
 LARGE_TURN = 0.3  # ‖K‖_F from which one eigh beats many small turns
 SMALL_TURN = 2.0  # ‖K²‖_F in units of eps^(1/3): beyond it the series of the turn is too short
@@ -62,13 +65,16 @@ class Frame(NamedTuple):
     """∂(angles)/∂log g: where a larger gain would have put the frame."""
     gain: Gain
     alarm: Alarm
+    quotients: Quotients
+    """Of all columns together, (..., 1)."""
 
 
 def start(basis: Array) -> Frame:
     """Memory before the first observation."""
     ensemble = tuple(basis.shape[:-2])
     zero = 0 * basis
-    return Frame(zero, zero, zero, start_gain(ensemble), quiet(ensemble, basis))
+    alarm, nothing = quiet(ensemble, basis), quotients.start(ensemble, 1)
+    return Frame(zero, zero, zero, start_gain(ensemble), alarm, nothing)
 
 
 def step(operator: Any, state: State, forget: float | None) -> tuple[State, Probe]:
@@ -85,8 +91,8 @@ def step(operator: Any, state: State, forget: float | None) -> tuple[State, Prob
 
 def restored(memory: Any) -> Frame:
     """A `Frame` from nested tuples."""
-    mean, variance, lean, gain, alarm = memory
-    return Frame(mean, variance, lean, Gain(*gain), Alarm(*alarm))
+    mean, variance, lean, gain, alarm, watch = memory
+    return Frame(mean, variance, lean, Gain(*gain), Alarm(*alarm), Quotients(*watch))
 
 
 def _first(basis: Array, rayleigh: Array, frame: Frame, weight: float) -> tuple[Array, Frame]:
@@ -106,16 +112,43 @@ def _next(
     square = innovation * innovation
     size, floor = _loudness(square, frame, probe, weight)
     verdict = heard(frame.alarm, frame.gain, size, innovation, floor)
+    watch = _watched(probe, frame, weight)
     basis, memory = _absorbed(state, innovation, square, frame, weight, forget)
-    memory = memory._replace(alarm=listened(frame.alarm, frame.gain, size))
-    if verdict is None:
-        return basis, memory
-    kept = (state.basis, frame._replace(alarm=verdict.waiting))
-    basis, memory = select(verdict.held, kept, (basis, memory))
-    if verdict.jumped.any() and forget is None:
-        fresh = _reset(state, verdict.waiting, frame, weight)
-        basis, memory = select(verdict.jumped, fresh, (basis, memory))
+    memory = memory._replace(alarm=listened(frame.alarm, frame.gain, size), quotients=watch)
+    unseen = quotients.lost(watch)
+    if verdict is not None:
+        kept = (state.basis, frame._replace(alarm=verdict.waiting))
+        basis, memory = select(verdict.held, kept, (basis, memory))
+        unseen = unseen & ~verdict.held & ~verdict.jumped
+        if verdict.jumped.any() and forget is None:
+            fresh = _reset(state, verdict.waiting.suspect, JUMP, frame, weight)
+            basis, memory = select(verdict.jumped, fresh, (basis, memory))
+    if unseen.any() and forget is None:
+        fresh = _reset(state, innovation, 1, frame, weight)
+        basis, memory = select(unseen, fresh, (basis, memory))
     return basis, memory
+
+
+def _watched(probe: Probe, frame: Frame, weight: float) -> Quotients:
+    """The quotients after an observation: <d, diag H>/‖d‖ with d = diag H̄ less its mean.
+
+    All of a basis tell together whether it has been left: one eigenvalue may well fall.
+    """
+    xp, d = namespace(frame.mean), diagonal(frame.mean)
+    d = d - xp.mean(d, axis=-1, keepdims=True)
+    height = xp.linalg.vector_norm(d, axis=-1, keepdims=True)
+    along = xp.sum(d * diagonal(probe.rayleigh), axis=-1, keepdims=True)
+    known = height > 0
+    fresh = xp.where(known, along, 0 * along) / xp.where(known, height, 1 + 0 * height)
+    return quotients.watched(
+        frame.quotients,
+        to_host(fresh).astype(float),
+        weight,
+        g=fraction(frame.gain, weight),
+        rate=np.maximum(1 / frame.gain.count, 1 / 1024),
+        ready=frame.gain.count > WARM_UP,
+        rounding=to_host(probe.rounding),
+    )
 
 
 def _loudness(square: Array, frame: Frame, probe: Probe, weight: float) -> tuple[Any, Any]:
@@ -165,7 +198,7 @@ def _absorbed(
     fresh -= frame.lean
     fresh *= g
     fresh += frame.lean
-    return basis, Frame(mean, square, fresh, gain, frame.alarm)
+    return basis, Frame(mean, square, fresh, gain, frame.alarm, frame.quotients)
 
 
 def _pulled(gain: Gain, innovation: Array, frame: Frame, weight: float) -> Gain:
@@ -287,14 +320,16 @@ def _matched(mean: Array) -> Array:
     return _proper(turn * sign[..., None, :])
 
 
-def _reset(state: State, alarm: Alarm, frame: Frame, weight: float) -> tuple[Array, Frame]:
-    """The eigenbasis of the observations since a jump.
+def _reset(
+    state: State, innovation: Array, count: int, frame: Frame, weight: float
+) -> tuple[Array, Frame]:
+    """The eigenbasis of the `count` observations since a jump, whose mean innovation is given.
 
     Columns keep their place where all vectors are still there, their rank where they are not.
     """
     xp = namespace(frame.mean)
     rank = xp.argsort(xp.argsort(diagonal(frame.mean), axis=-1), axis=-1)
-    values, turn = xp.linalg.eigh(frame.mean + alarm.suspect)
+    values, turn = xp.linalg.eigh(frame.mean + innovation)
     values, turn = taken(values, rank), taken(turn, rank)
     order, _ = continued(turn, turn.shape[-1], settled=True)
     if order is not None:
@@ -309,8 +344,9 @@ def _reset(state: State, alarm: Alarm, frame: Frame, weight: float) -> tuple[Arr
         values[..., None] * identity,
         mean_variance + 0 * identity,
         0 * frame.mean,
-        restarted(weight, JUMP, frame.gain),
+        restarted(weight, count, frame.gain),
         after_jump(frame.alarm, state.steps),
+        quotients.start(frame.gain.count.shape, 1),
     )
 
 

@@ -13,6 +13,7 @@ from bracketflow.core import Array, Scalar, any_member, frobenius_squared, inner
 from bracketflow.sharding import over_rows, row_count
 
 CAUTIOUS_STEPS = 5  # too few moves to judge the gain by
+WARM_UP = 30  # observations in which columns that still search look like noise, soon forgotten
 WINDOW = 4.0  # evidence is kept for this many memory lengths
 PATIENCE = 1.0  # growth of the memory at zero evidence, in weights of an observation
 LAGGING = 3.0  # standard errors of evidence at which the memory is halved,

@@ -1,7 +1,8 @@
-"""Rayleigh quotients of the leading columns, of observations that had no say in them yet.
+"""Rayleigh quotients of the columns, of observations that had no say in them yet.
 
 However noisy, they tell the truth: they grow while the columns are learned and fall when the signal
-has left them. One number a column, (..., k), on the host, above that of what is outside of them.
+has left them. One number for each of the leading columns, above that of what is outside of them,
+(..., k) on the host, and one for all columns of a full basis.
 """
 
 from __future__ import annotations
