@@ -320,7 +320,7 @@ class Probe:
         """‖R‖₂, zero for k = n."""
         if self.is_square:
             return 0 * self.rayleigh[..., 0, 0]
-        xp = namespace(self.residual)
+        xp = namespace(self.rayleigh)
         largest = xp.linalg.eigvalsh(self.residual_gram)[..., -1]
         return xp.sqrt(xp.where(largest > 0, largest, 0 * largest))
 
