@@ -910,7 +910,7 @@ def test_a_span_keeps_its_relation_whatever_the_background_does(static, k, gap, 
         # Some tens of products of a matrix of norm 115, and their sums.
         assert max(defects.values()) <= 1e4 * EPS * 115, defects
         sizes.append(size)
-    assert max(sizes) <= room(k) + k
+    assert max(sizes) <= room(k, static) + k
     truth = np.linalg.eigh(c)[1][:, ::-1][:, :k]
     assert bf.subspace_error(state.basis, truth) <= 1e-8
 

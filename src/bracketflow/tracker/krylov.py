@@ -64,7 +64,7 @@ def step(
     probe = _probe(state.basis, span, block, product.probe, shift, odd)
     if odd is not None:
         return None, probe, span
-    longer = _turned(longer, state)
+    longer = _turned(longer, state, operator.static)
     if operator.static:
         longer, matvecs = _pursued(operator, state, longer, spare, FALL * _residual(span))
         probe = replace(probe, matvecs=probe.matvecs + matvecs)
@@ -89,7 +89,7 @@ def _pursued(
         longer, _, odd = absorbed(span, block, product, state.basis, static=True)
         if odd is not None:  # the next step will find it, too
             break
-        span = _turned(longer, state)
+        span = _turned(longer, state, static=True)
     return span, matvecs
 
 
@@ -112,7 +112,7 @@ def _first(operator: Operator, state: State, spare: Array) -> tuple[Array | None
         basis = span.combined(turn)
         sign = signs(basis)
         return contiguous(basis * sign), probe, span._replace(turn=turn * sign)
-    span = _turned(span, state)
+    span = _turned(span, state, operator.static)
     basis = span.inside(span.turn)
     sign = signs(basis) if state.steps == 0 else 1.0
     return contiguous(basis * sign), probe, span._replace(turn=span.turn * sign)
@@ -317,13 +317,13 @@ def _probe(
     return Probe(basis, image, mean + level, rayleigh, matvecs, outside.mT @ outside)
 
 
-def _turned(span: Span, state: State) -> Span:
+def _turned(span: Span, state: State, static: bool) -> Span:
     """The span, condensed if it is too large, with its leading Ritz vectors for a basis.
 
     They descend at first; then each is in the place of the one it continues.
     """
     k = state.basis.shape[-1]
-    span = condensed(span, k)
+    span = condensed(span, k, static)
     turn = leading_vectors(span, k)
     if state.steps > 0:
         if span.turn.shape[-1]:

@@ -174,21 +174,25 @@ def extended(span: Span, frame: Array, image: Array, pending: Array, coupling: A
     )
 
 
-def room(k: int) -> int:
-    """Columns of S up to which it is not condensed; chains for few columns need to be long, too."""
-    return max(6 * k, 24)
+def room(k: int, static: bool) -> int:
+    """Columns of S up to which it is not condensed.
+
+    Chains must be long: also those for few columns, and above all those of blocks. For a static
+    operator they are of single vectors, and passes over S cost more than the products saved.
+    """
+    return max(9 * k // 2 if static else 6 * k, 24)
 
 
-def kept(k: int) -> int:
+def kept(k: int, static: bool) -> int:
     """Columns that are left of it then: with fewer, chains must find the next vectors again."""
-    return max(3 * k, 2 * k + 4)
+    return 2 * k + 4 if static else max(3 * k, 2 * k + 4)
 
 
-def condensed(span: Span, k: int) -> Span:
+def condensed(span: Span, k: int, static: bool) -> Span:
     """The span's leading Ritz vectors once it has grown too large."""
-    if span.size <= room(k):
+    if span.size <= room(k, static):
         return span
-    best = leading_vectors(span, kept(k))
+    best = leading_vectors(span, kept(k, static))
     return span._replace(
         columns=span.inside(best),
         tail=(),
