@@ -46,7 +46,7 @@ from bracketflow.tracker.gain import (
     per_member,
     pulled,
 )
-from bracketflow.tracker.quotients import Quotients, leaning, lost, watched
+from bracketflow.tracker.quotients import Quotients, Rise, leaning, lost, rising, watched
 from bracketflow.tracker.running import Mean, forgotten
 from bracketflow.tracker.turn import (
     LEAST,
@@ -158,7 +158,11 @@ def _news(probe: Probe, view: View, mean: Mean, weight: float) -> News:
     turns = any_member((carry <= 1 - TURN_AT) | ((mean.gain.count + 1) % TURN_EVERY == 0))
     follows = turns or any_member(np.ceil(carry / FOLLOW_AT) < np.ceil(mean.carry / FOLLOW_AT))
     mean = mean._replace(
-        mapped=mapped, inside=inside, carry=carry, quotients=_watched(view, mean, weight)
+        mapped=mapped,
+        inside=inside,
+        carry=carry,
+        quotients=_watched(view, mean, weight),
+        rise=_rising(view, mean, weight),
     )
     if turns:
         whole = per_member(carry, mapped) * mean.whole + mapped[..., -1:]
@@ -180,6 +184,16 @@ def _watched(view: View, mean: Mean, weight: float) -> Quotients:
         ready=gain.count > WARM_UP,
         rounding=view.rounding,
     )
+
+
+def _rising(view: View, mean: Mean, weight: float) -> Rise:
+    """How far the quotients of the k columns are above those of the mean, lately."""
+    if not mean.gain.count.all():
+        return mean.rise
+    k = mean.lean.shape[-1]
+    above = to_host(diagonal(view.rayleigh[..., :k, :]) - mean.ritz).astype(float)
+    rate = _learning(mean.gain.count, 1)
+    return rising(mean.rise, above, weight, memory=mean.gain.memory, rate=rate)
 
 
 def _move(block: Array, mean: Mean, turns: bool) -> Array:

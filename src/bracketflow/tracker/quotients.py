@@ -15,6 +15,10 @@ SURE = 15.0  # log-likelihood ratio at which a column has lost its eigenvalue
 MOST = 5.0  # of it from a single observation
 LEAK = 4.0  # times as fast as the mean forgets, which is no better known: evidence is forgotten
 SUSPECT = 1.0  # from here on an observation may be of another signal
+BRIEF = 1 / 16  # of the memory of the mean, at most, is averaged to see eigenvalues rise,
+BRIEFEST = 8  # observations of this weight at least
+LATE = 1.5  # times its variance is the mean square of its error, when it is as late as is best
+RISEN = 4.0  # errors of it that are taken for noise
 TINY = np.finfo(float).tiny
 
 
@@ -85,3 +89,53 @@ def leaning(quotients: Quotients, share: Any, weight: Any) -> tuple[Quotients, A
     doubt = np.sum(lean * scaled, axis=-1) / weight
     lean = np.asarray(1 - share)[..., None] * lean + moved
     return quotients._replace(turned=mean, lean=lean), along, doubt
+
+
+class Rise(NamedTuple):
+    """How far quotients are above those of the mean, lately.
+
+    Noise that the columns have learned, and vectors that they have not, put them below. So they are
+    above only when eigenvalues have risen since; the vectors, which may stay, need not forget.
+    """
+
+    ahead: Any
+    variance: Any
+    """Of a single observation of weight 1."""
+    noise: Any
+    """Variance of `ahead` when that is 1."""
+
+
+def flat(ensemble: tuple[int, ...], k: int) -> Rise:
+    """Nothing seen."""
+    zero = np.zeros((*ensemble, k))
+    return Rise(zero, zero, zero)
+
+
+def rising(rise: Rise, above: Any, weight: float, *, memory: Any, rate: Any) -> Rise:
+    """After an observation in which the quotients are so far above those of a mean of `memory`.
+
+    For eigenvalues that rise by v, by a = v·memory since, an average over m is late by vm, of noise
+    σ²/2m: the best is m³ = σ²/4v², here with a limit to it.
+    """
+    memory, rate = np.asarray([memory, rate])[..., None]
+    limit, square = BRIEF * memory, rise.variance * memory**2
+    best = np.cbrt(square / (4 * risen(rise)[0] ** 2 + square / limit**3 + TINY))
+    g = weight / (np.maximum(best, BRIEFEST * weight) + weight)
+    change = above - rise.ahead
+    return Rise(
+        rise.ahead + g * change,
+        rise.variance + rate * (weight * (1 - g) * change**2 - rise.variance),
+        (1 - g) ** 2 * rise.noise + g * g / weight,
+    )
+
+
+def risen(rise: Rise) -> tuple[Any, Any]:
+    """What the eigenvalues of the mean are to be raised by, and the mean square of its error.
+
+    That is a(1 − (z²e²/a²)²), or nothing where it is less, for an average `a` of error e.
+    """
+    square = LATE * rise.variance * rise.noise
+    clear = rise.ahead > RISEN * np.sqrt(square)
+    ahead = np.where(clear, rise.ahead, 1.0)
+    part = 1 - (RISEN**2 * square / ahead**2) ** 2
+    return np.where(clear, part * ahead, 0.0), np.where(clear, square, 0.0)

@@ -11,6 +11,7 @@ from bracketflow.core import Array, State, diagonal, to_host
 from bracketflow.sharding import row_count
 from bracketflow.tracker import full, running
 from bracketflow.tracker.gain import Alarm, Gain
+from bracketflow.tracker.quotients import risen
 from bracketflow.tracker.span import Span, restored, ritz_values
 
 LOST = 10  # observations whose word on the vectors is lost while the columns have yet to find them
@@ -52,6 +53,8 @@ class _Spread(NamedTuple):
     codimension: int
     gain: Gain
     alarm: Alarm
+    risen: np.ndarray | float = 0.0
+    """Mean square error of what was added to values that rise."""
 
 
 def read(state: State, coverage: float) -> Reading:
@@ -76,7 +79,7 @@ def _of_noise(spread: _Spread, coverage: float) -> tuple[np.ndarray, np.ndarray]
     k = spread.variance.shape[-2]
     noise = np.asarray(spread.gain.noise)[..., None]
     own = np.diagonal(spread.variance, axis1=-2, axis2=-1)
-    of_values = NormalDist().inv_cdf(0.5 + 0.5 * coverage) * np.sqrt(own * noise)
+    of_values = NormalDist().inv_cdf(0.5 + 0.5 * coverage) * np.sqrt(own * noise + spread.risen)
     unknown = np.asarray(spread.gain.count)[..., None] < 2
     return (
         np.where(unknown, np.inf, of_values),
@@ -122,8 +125,11 @@ def _averaged(state: State) -> np.ndarray:
     if state.basis.shape[-1] == row_count(state.basis):
         values = diagonal(full.restored(state.memory).mean)
     else:
-        span = _span(state)
-        values = running.restored(state.memory[0]).ritz if span is None else ritz_values(span)
+        span, mean = _span(state), running.restored(state.memory[0])
+        if span is None:
+            added, _ = risen(mean.rise)
+            return np.asarray(to_host(mean.ritz) + added, dtype=float)
+        values = ritz_values(span)
     return to_host(values).astype(float)
 
 
@@ -161,7 +167,9 @@ def _of_leading(state: State) -> _Spread:
     lost = 1 + LOST / np.maximum(np.asarray(mean.gain.count), 1)[..., None]
     power = lost * power
     variance = variance * np.where(np.eye(k, values.shape[-1]) > 0, 1.0, lost[..., None])
-    return _Spread(values, variance, power, bulk, codimension, mean.gain, mean.alarm)
+    _, added = risen(mean.rise)
+    added = added + added.sum(axis=-1, keepdims=True) / k**2  # they are read less their mean
+    return _Spread(values, variance, power, bulk, codimension, mean.gain, mean.alarm, added)
 
 
 def _radius(spread: _Spread, noise: Array, k: int, coverage: float) -> np.ndarray:

@@ -11,7 +11,7 @@ from bracketflow.geometry import orthonormalise, random_columns
 from bracketflow.sharding import over_rows, row_count
 from bracketflow.tracker import quotients
 from bracketflow.tracker.gain import Alarm, Gain, quiet, start_gain
-from bracketflow.tracker.quotients import Quotients
+from bracketflow.tracker.quotients import Quotients, Rise
 from bracketflow.tracker.turn import places
 
 COLUMNS = 4  # multiplied for each one asked for, the reference among them
@@ -59,6 +59,7 @@ class Mean(NamedTuple):
     since: Any
     """Step at which the vector in each of the k columns came in."""
     quotients: Quotients
+    rise: Rise
     gain: Gain
     alarm: Alarm
 
@@ -95,6 +96,7 @@ def start(basis: Array, rng: Any) -> Mean:
         anchor=places(values, k),
         since=np.zeros((*ensemble, k), dtype=np.int64),
         quotients=quotients.start(ensemble, k),
+        rise=quotients.flat(ensemble, k),
         gain=start_gain(ensemble),
         alarm=quiet(ensemble, basis),
     )
@@ -124,6 +126,7 @@ def forgotten(mean: Mean, basis: Array) -> Mean:
         carry=np.ones_like(mean.carry),
         anchor=places(mean.values, mean.lean.shape[-1]),
         quotients=quotients.start(mean.gain.count.shape, mean.lean.shape[-1]),
+        rise=quotients.flat(mean.gain.count.shape, mean.lean.shape[-1]),
         gain=start_gain(mean.gain.count.shape),
     )
 
@@ -133,5 +136,9 @@ def restored(memory: Any) -> Mean:
     if isinstance(memory, Mean):
         return memory
     mean = Mean(*memory)
-    gain, alarm = Gain(*mean.gain), Alarm(*mean.alarm)
-    return mean._replace(quotients=Quotients(*mean.quotients), gain=gain, alarm=alarm)
+    return mean._replace(
+        quotients=Quotients(*mean.quotients),
+        rise=Rise(*mean.rise),
+        gain=Gain(*mean.gain),
+        alarm=Alarm(*mean.alarm),
+    )
