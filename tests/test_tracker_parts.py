@@ -957,10 +957,10 @@ def test_the_probe_of_a_signal_that_has_moved_shows_it(rng):
 def test_what_rises_is_told_from_noise_and_from_what_falls(rng):
     """Of four columns: noise, noise below, a slow rise, a fast one."""
     rise = q.flat((2,), 4)
-    memory, weight = np.full(2, 1000.0), 2.0
+    memory, weight = np.full(2, 1000.0), np.full(2, 2.0)
     for step in range(400):
         truth = np.array([0.0, -1.0, 0.002, 0.02]) * np.array([1, 1, step, step])
-        seen = truth + rng.standard_normal((2, 4)) * (0.1 / weight) ** 0.5
+        seen = truth + rng.standard_normal((2, 4)) * (0.1 / 2) ** 0.5
         rate = np.full(2, 1 / min(step + 1, 50))
         rise = q.rising(rise, seen, weight, memory=memory, rate=rate)
     added, square = q.risen(rise)
@@ -968,14 +968,14 @@ def test_what_rises_is_told_from_noise_and_from_what_falls(rng):
     assert not square[:, :2].any()
     late = np.abs(added - truth)[:, 2:] / np.sqrt(square[:, 2:])
     assert np.all(late < 4)
-    assert np.all(square[:, 2:] < 0.1 / weight / 2)
+    assert np.all(square[:, 2:] < 0.1 / 2 / 2)
     assert np.all(rise.noise[:, 3] > rise.noise[:, 2])  # the faster, the briefer
 
 
 def test_nothing_rises_where_nothing_is_seen():
     rise = q.flat((), 3)
     for _ in range(3):
-        rise = q.rising(rise, np.zeros(3), 1.0, memory=np.float64(1.0), rate=1.0)
+        rise = q.rising(rise, np.zeros(3), np.float64(1.0), memory=np.float64(0.0), rate=1.0)
     added, square = q.risen(rise)
     assert not added.any()
     assert not square.any()

@@ -158,11 +158,7 @@ def _news(probe: Probe, view: View, mean: Mean, weight: float) -> News:
     turns = any_member((carry <= 1 - TURN_AT) | ((mean.gain.count + 1) % TURN_EVERY == 0))
     follows = turns or any_member(np.ceil(carry / FOLLOW_AT) < np.ceil(mean.carry / FOLLOW_AT))
     mean = mean._replace(
-        mapped=mapped,
-        inside=inside,
-        carry=carry,
-        quotients=_watched(view, mean, weight),
-        rise=_rising(view, mean, weight),
+        mapped=mapped, inside=inside, carry=carry, quotients=_watched(view, mean, weight)
     )
     if turns:
         whole = per_member(carry, mapped) * mean.whole + mapped[..., -1:]
@@ -184,16 +180,6 @@ def _watched(view: View, mean: Mean, weight: float) -> Quotients:
         ready=gain.count > WARM_UP,
         rounding=view.rounding,
     )
-
-
-def _rising(view: View, mean: Mean, weight: float) -> Rise:
-    """How far the quotients of the k columns are above those of the mean, lately."""
-    if not mean.gain.count.all():
-        return mean.rise
-    k = mean.lean.shape[-1]
-    above = to_host(diagonal(view.rayleigh[..., :k, :]) - mean.ritz).astype(float)
-    rate = _learning(mean.gain.count, 1)
-    return rising(mean.rise, above, weight, memory=mean.gain.memory, rate=rate)
 
 
 def _move(block: Array, mean: Mean, turns: bool) -> Array:
@@ -268,15 +254,32 @@ def _absorbed(
     mean = _measured(view, mean, weight, news.sums)
     if turn is not None:
         share = 1 - mean.carry
-        quotients, *evidence = leaning(mean.quotients, share, share * (gain.memory + weight))
+        new = share * (gain.memory + weight)
+        quotients, *evidence = leaning(mean.quotients, share, new)
         gain = pulled(gain, share, *evidence)
         gain = judged(gain, share, *_lagging(turn, mean.reach, row_count(move)))
-        mean = mean._replace(quotients=quotients)
+        mean = mean._replace(quotients=quotients, rise=_rising(mean, new, weight))
     mean = mean._replace(gain=grown(gain, weight, forget))
     if turn is None:
         return _moved(state.basis, move, news.sums.gram, news.sums.cross, mean)
     move += per_member(mean.carry, move) * mean.lean
     return _turned(state, view.block, mean._replace(lean=move), turn, fraction(gain, weight))
+
+
+def _rising(mean: Mean, new: Any, weight: float) -> Rise:
+    """How far quotients have been above those of the mean, lately and since the last turn.
+
+    Since then observations of weight `new` have come in, and XᵀZ began with Λ.
+    """
+    count, k = mean.gain.count, mean.lean.shape[-1]
+    if not count.all():
+        return mean.rise
+    carry = per_member(mean.carry, mean.inside)[..., 0]
+    fresh = (diagonal(mean.inside[..., :k, :]) - carry * mean.values[..., :k]) / (1 - carry)
+    above = to_host(fresh - mean.ritz).astype(float)
+    # While columns search it varies more, and that is to be remembered.
+    rate = np.minimum(new / (weight * np.minimum(count, 1024)), 1.0)
+    return rising(mean.rise, above, new, memory=mean.gain.memory, rate=rate)
 
 
 def _moved(basis: Array, move: Array, gram: Array, cross: Array, mean: Mean) -> tuple[Array, Mean]:

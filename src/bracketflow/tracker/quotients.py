@@ -16,7 +16,7 @@ MOST = 5.0  # of it from a single observation
 LEAK = 4.0  # times as fast as the mean forgets, which is no better known: evidence is forgotten
 SUSPECT = 1.0  # from here on an observation may be of another signal
 BRIEF = 1 / 16  # of the memory of the mean, at most, is averaged to see eigenvalues rise,
-BRIEFEST = 8  # observations of this weight at least
+BRIEFEST = 2.0  # times the weight of the latest observations at least
 LATE = 1.5  # times its variance is the mean square of its error, when it is as late as is best
 RISEN = 4.0  # errors of it that are taken for noise
 TINY = np.finfo(float).tiny
@@ -111,15 +111,16 @@ def flat(ensemble: tuple[int, ...], k: int) -> Rise:
     return Rise(zero, zero, zero)
 
 
-def rising(rise: Rise, above: Any, weight: float, *, memory: Any, rate: Any) -> Rise:
-    """After an observation in which the quotients are so far above those of a mean of `memory`.
+def rising(rise: Rise, above: Any, weight: Any, *, memory: Any, rate: Any) -> Rise:
+    """After observations in which the quotients are so far above those of a mean of `memory`.
 
     For eigenvalues that rise by v, by a = v·memory since, an average over m is late by vm, of noise
     σ²/2m: the best is m³ = σ²/4v², here with a limit to it.
     """
-    memory, rate = np.asarray([memory, rate])[..., None]
-    limit, square = BRIEF * memory, rise.variance * memory**2
-    best = np.cbrt(square / (4 * risen(rise)[0] ** 2 + square / limit**3 + TINY))
+    weight, memory, rate = np.asarray([weight, memory, rate])[..., None]
+    added, _ = risen(rise)
+    speed = 4 * memory * added**2 + rise.variance / BRIEF**3 + TINY
+    best = memory * np.cbrt(rise.variance / speed)
     g = weight / (np.maximum(best, BRIEFEST * weight) + weight)
     change = above - rise.ahead
     return Rise(
