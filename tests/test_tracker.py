@@ -880,6 +880,20 @@ def test_eigenvalues_that_rise_are_followed_and_their_vectors_keep_their_memory(
     assert reading.order.tolist() == [0, 2, 1]
 
 
+def test_with_a_fixed_memory_eigenvalues_are_those_of_the_mean(rng):
+    """Also when they rise."""
+    batches = [
+        rng.standard_normal((20, 30)) * np.r_[3 + t / 50, 2, np.ones(28)] for t in range(200)
+    ]
+    tracker = EigenTracker(forget=0.0)
+    state = tracker.init(bf.random_basis(30, 2, rng=rng))
+    for batch in batches:
+        state, _ = tracker.step(bf.gram(batch), state)
+    rows = np.concatenate(batches)
+    values = np.linalg.eigvalsh(rows.T @ rows / len(rows))[:-3:-1]
+    assert np.allclose(tracker.read(state).eigenvalues, values - values.mean(), rtol=0.1)
+
+
 @pytest.mark.parametrize("k", [None, 4])
 @pytest.mark.parametrize("noise", [0.05, 0.3])
 def test_eigenvalues_that_drift_on_vectors_that_stay_are_followed(noise, k, rng):

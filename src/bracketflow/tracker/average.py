@@ -258,7 +258,8 @@ def _absorbed(
         quotients, *evidence = leaning(mean.quotients, share, new)
         gain = pulled(gain, share, *evidence)
         gain = judged(gain, share, *_lagging(turn, mean.reach, row_count(move)))
-        mean = mean._replace(quotients=quotients, rise=_rising(mean, new, weight))
+        rise = _rising(mean, new, weight) if forget is None else mean.rise
+        mean = mean._replace(quotients=quotients, rise=rise)
     mean = mean._replace(gain=grown(gain, weight, forget))
     if turn is None:
         return _moved(state.basis, move, news.sums.gram, news.sums.cross, mean)

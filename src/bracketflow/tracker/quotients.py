@@ -133,10 +133,10 @@ def rising(rise: Rise, above: Any, weight: Any, *, memory: Any, rate: Any) -> Ri
 def risen(rise: Rise) -> tuple[Any, Any]:
     """What the eigenvalues of the mean are to be raised by, and the mean square of its error.
 
-    That is a(1 − (z²e²/a²)²), or nothing where it is less, for an average `a` of error e.
+    That is a(1 − (ze/a)⁴), or nothing where it is less, for an average `a` of error e.
     """
     square = LATE * rise.variance * rise.noise
-    clear = rise.ahead > RISEN * np.sqrt(square)
+    noise = RISEN * np.sqrt(square)
+    clear = rise.ahead > noise
     ahead = np.where(clear, rise.ahead, 1.0)
-    part = 1 - (RISEN**2 * square / ahead**2) ** 2
-    return np.where(clear, part * ahead, 0.0), np.where(clear, square, 0.0)
+    return np.where(clear, ahead * (1 - (noise / ahead) ** 4), 0.0), np.where(clear, square, 0.0)
