@@ -432,6 +432,15 @@ def test_newton_angles_diagonalise_every_pair(rng):
                     assert abs((turned.T @ pair @ turned)[0, 1]) <= 1e-12 * scale
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_angles_are_skew_where_roundings_make_eigenvalues_equal(dtype):
+    matrix = np.full((3, 3), 1e-3, dtype=dtype)
+    matrix[np.arange(3), np.arange(3)] = 1 + np.array([2, 0, 4], dtype) * np.finfo(dtype).eps
+    angles = bf.tracker.newton_angles(matrix)
+    assert np.array_equal(angles, -angles.T)
+    assert np.all(np.abs(angles[~np.eye(3, dtype=bool)]) > 0.9)
+
+
 def test_a_jump_starts_from_what_was_held_back_and_keeps_rank_and_sign(rng):
     """After it the frame is that of the mean and the suspect, as an average of three."""
     frame = full.start(np.eye(5))._replace(

@@ -222,8 +222,12 @@ def _inverse_gaps(matrix: Array) -> Array:
     d = diagonal(matrix)
     # Equal eigenvalues get an order, at the size of rounding, so that the result is skew.
     scale = xp.max(abs(d), axis=-1, keepdims=True) + float(xp.finfo(d.dtype).max) ** -0.25
-    d = d + scale * (2 * epsilon(d)) * xp.arange(d.shape[-1], dtype=d.dtype)
+    order = scale * (2 * epsilon(d)) * xp.arange(d.shape[-1], dtype=d.dtype)
+    d = d + order
     gap = d[..., None, :] - d[..., :, None]
+    ordered = xp.sort(d, axis=-1)
+    if bool((ordered[..., 1:] == ordered[..., :-1]).any()):  # made equal by just that
+        gap = xp.where(gap == 0, order[..., None, :] - order[..., :, None], gap)
     gap += float(xp.finfo(d.dtype).max) ** 0.25 * identity_like(matrix)
     reach = matrix * matrix
     reach *= 4
@@ -275,7 +279,7 @@ def _turned(
     if not small.any():
         moved = exact
     else:
-        visible = bool(second.max() > 16 * mean.shape[-1] * epsilon(mean))
+        visible = bool(second.max() > 4 * mean.shape[-1] * epsilon(mean))
         moved = _by_series(state, mean, angles, square, visible)
         if left is not None:
             moved = (moved[0], moved[1] + left)
