@@ -15,7 +15,6 @@ from bracketflow.tracker import average, full, reading, running, turn
 from bracketflow.tracker import gain as g
 from bracketflow.tracker import quotients as q
 from bracketflow.tracker.identity import continued
-from bracketflow.tracker.span import Span, ritz_values, room
 from bracketflow.tracker.view import looked
 from cases import noise, symmetric
 
@@ -860,107 +859,6 @@ def test_coverage_is_a_probability(coverage):
     tracker = bf.EigenTracker()
     with pytest.raises(ValueError, match="coverage must be between 0 and 1, got"):
         tracker.read(tracker.init(np.eye(3)), coverage)
-
-
-# Span -------------------------------------------------------------------------------------------
-
-
-def span_of(state):
-    """The span of a state, all of S in its columns."""
-    span = Span(*state.memory[1])
-    return span._replace(columns=np.concatenate([span.columns, *span.tail], axis=-1), tail=())
-
-
-def span_defects(c, state):
-    """How far the span of a state is from C S = S T + Q Gᵀ with [S, Q] orthonormal."""
-    span = span_of(state)
-    both = np.concatenate([span.columns, span.pending], axis=-1)
-    centred = c - span.level * np.eye(len(c))
-    relation = span.columns @ span.rayleigh + span.pending @ span.coupling.T
-    m = span.columns.shape[-1]
-    defects = {
-        "orthonormal": both.T @ both - np.eye(both.shape[-1]),
-        "relation": centred @ span.columns - relation,
-        "symmetric": span.rayleigh - span.rayleigh.T,
-    }
-    values = ritz_values(span)
-    defects["basis"] = both[:, : len(span.turn)] @ span.turn - state.basis
-    unseen = np.zeros((span.pending.shape[-1],) * 2)  # of Q with itself nothing is known
-    known = np.block([[span.rayleigh, span.coupling], [span.coupling.T, unseen]])
-    known = known[: len(span.turn), : len(span.turn)]
-    defects["values"] = values - (span.turn * (known @ span.turn)).sum(axis=0)
-    if len(span.turn) == m:  # the basis lies in S: its columns are the leading Ritz vectors
-        defects["turn"] = span.rayleigh @ span.turn - span.turn * values
-        leading = np.linalg.eigvalsh(span.rayleigh)[::-1][: len(values)]
-        defects["leading"] = np.sort(values)[::-1] - leading
-    return m, {name: np.abs(defect).max(initial=0) for name, defect in defects.items()}
-
-
-@pytest.mark.parametrize("static", [False, True])
-@pytest.mark.parametrize("k", [1, 2, 5])
-@pytest.mark.parametrize("gap", [0.0, 1.0])
-def test_a_span_keeps_its_relation_whatever_the_background_does(static, k, gap, rng):
-    n, level = 60, 0.0
-    values = np.concatenate([10 + gap * np.arange(k, 0, -1), np.linspace(5, 0, n - k)])
-    c = symmetric(rng, n, eigenvalues=values)
-    tracker = bf.EigenTracker()
-    state = tracker.init(bf.random_basis(n, k, rng=rng))
-    sizes = []
-    for _ in range(40 if gap else 130):  # each copy of a repeated eigenvalue takes a chain
-        if not static:
-            level = rng.uniform(0, 100)
-        operator = bf.as_operator(c + level * np.eye(n), static=static)
-        state, _ = tracker.step(operator, state)
-        # The span is at the level of its first product: C is compared up to a multiple of I.
-        span = span_of(state)
-        rayleigh = span.columns.T @ c @ span.columns
-        own = np.trace(rayleigh - span.rayleigh) / len(rayleigh)
-        size, defects = span_defects(c, state._replace(memory=(None, span._replace(level=own))))
-        # Some tens of products of a matrix of norm 115, and their sums.
-        assert max(defects.values()) <= 1e4 * EPS * 115, defects
-        sizes.append(size)
-    assert max(sizes) <= room(k, static) + k
-    truth = np.linalg.eigh(c)[1][:, ::-1][:, :k]
-    assert bf.subspace_error(state.basis, truth) <= 1e-8
-
-
-@pytest.mark.parametrize("static", [False, True])
-def test_a_span_of_all_directions_is_exact(static, rng):
-    c = symmetric(rng, 6)
-    tracker = bf.EigenTracker()
-    state = tracker.init(bf.random_basis(6, 2, rng=rng))
-    for _ in range(12):
-        level = 0.0 if static else rng.uniform(0, 10)
-        state, probe = tracker.step(bf.as_operator(c + level * np.eye(6), static=static), state)
-    span = span_of(state)
-    assert probe.residuals.max() <= 1e-11
-    assert not tracker.in_doubt(state)
-    values = np.sort(ritz_values(span))[::-1]
-    assert np.allclose(values - values.mean(), [0.5, -0.5], rtol=0, atol=1e-11)
-
-
-@pytest.mark.parametrize("static", [False, True])
-@pytest.mark.parametrize("warm", [False, True])
-def test_a_span_begins_with_upright_columns(static, warm, rng):
-    c = symmetric(rng, 30, eigenvalues=np.arange(30.0, 0, -1) ** 2)
-    tracker = bf.EigenTracker()
-    start = (
-        np.linalg.eigh(c + 0.1 * symmetric(rng, 30))[1] if warm else bf.random_basis(30, rng=rng)
-    )
-    state, _ = tracker.step(bf.as_operator(c, static=static), tracker.init(start[:, -4:]))
-    largest = np.abs(state.basis).argmax(axis=0)
-    assert np.all(state.basis[largest, np.arange(4)] > 0)
-
-
-def test_the_probe_of_a_signal_that_has_moved_shows_it(rng):
-    tracker, before, after = bf.EigenTracker(), symmetric(rng, 30), symmetric(rng, 30)
-    state = tracker.init(bf.random_basis(30, 4, rng=rng))
-    for _ in range(20):
-        state, probe = tracker.step(before, state)
-    settled = probe.residuals.max()
-    _, probe = tracker.step(after, state)
-    assert probe.residuals.max() > 1e3 * settled
-    assert probe.residuals.max() > 0.1
 
 
 def test_what_rises_is_told_from_noise_and_from_what_falls(rng):

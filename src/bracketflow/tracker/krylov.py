@@ -17,7 +17,9 @@ from bracketflow.core import (
     Array,
     Probe,
     State,
+    column_inner,
     contiguous,
+    contracted,
     diagonal,
     epsilon,
     frobenius_squared,
@@ -25,6 +27,7 @@ from bracketflow.core import (
     inner,
     namespace,
     to_host,
+    trace,
 )
 from bracketflow.geometry import signs, taken
 from bracketflow.oracles import Operator, centre, observe
@@ -39,7 +42,8 @@ from bracketflow.tracker.span import (
     empty,
     enriching,
     leading_vectors,
-    ritz_values,
+    rayleigh_of_basis,
+    widened,
 )
 
 DOUBTED_AT = 1e-7  # residuals, relative to the spread, at which a static chain is checked,
@@ -49,6 +53,8 @@ OUTSIDE = 0.01  # squared, of a spare direction: what is left of it outside of t
 MOSTLY = 0.3  # a spare direction of which so much is left need not be cleaned again
 FALL = 0.3  # of the residuals in one step on a static operator,
 PURSUED = 12  # with so many more products at most
+BETTER = 0.7  # of its residuals: the basis follows Ritz vectors that have no more
+NEAR = 0.3  # and those that it has no larger cosine with
 
 
 def step(
@@ -64,11 +70,16 @@ def step(
     probe = _probe(state.basis, span, block, product.probe, shift, odd)
     if odd is not None:
         return None, probe, span
+    if longer is span and not span.fresh.shape[-2]:  # the basis is all that was multiplied
+        return state.basis, probe, span
     longer = _turned(longer, state, operator.static)
     if operator.static:
         longer, matvecs = _pursued(operator, state, longer, spare, FALL * _residual(span))
         probe = replace(probe, matvecs=probe.matvecs + matvecs)
-    return longer.inside(longer.turn), probe, longer
+    if longer.waited:
+        return state.basis, probe, longer
+    basis = longer.combined(longer.turn)
+    return basis, probe, _referred(longer, basis)
 
 
 def _pursued(
@@ -94,8 +105,8 @@ def _pursued(
 
 
 def _residual(span: Span) -> float:
-    """‖R‖_F of the basis, as far as it lies in S."""
-    return float(to_host(frobenius_squared(span.coupling.mT @ span.known)) ** 0.5)
+    """‖R‖_F of the Ritz vectors."""
+    return float(to_host(frobenius_squared(span.coupling.mT @ span.ritz)) ** 0.5)
 
 
 def _first(operator: Operator, state: State, spare: Array) -> tuple[Array | None, Probe, Span]:
@@ -111,11 +122,22 @@ def _first(operator: Operator, state: State, spare: Array) -> tuple[Array | None
         turn = enriching(span, k)
         basis = span.combined(turn)
         sign = signs(basis)
-        return contiguous(basis * sign), probe, span._replace(turn=turn * sign)
+        turn = turn * sign
+        return contiguous(basis * sign), probe, span._replace(turn=turn, ritz=turn[: span.size])
     span = _turned(span, state, operator.static)
-    basis = span.inside(span.turn)
-    sign = signs(basis) if state.steps == 0 else 1.0
-    return contiguous(basis * sign), probe, span._replace(turn=span.turn * sign)
+    basis = span.combined(span.turn)
+    if state.steps == 0:
+        sign = signs(basis)
+        basis = contiguous(basis * sign)
+        span = span._replace(turn=span.turn * sign, ritz=span.ritz * sign)
+    return basis, probe, _referred(span, basis)
+
+
+def _referred(span: Span, basis: Array) -> Span:
+    """The span with a column of the basis' span, and its image, to multiply along."""
+    mean = 1 + 0 * basis[:1].mT
+    mean = mean / len(mean) ** 0.5
+    return span._replace(reference=basis @ mean, image=image_of(span, basis, mean))
 
 
 def _seed(probe: Probe, width: int) -> tuple[Probe, Span]:
@@ -150,6 +172,8 @@ def _seed(probe: Probe, width: int) -> tuple[Probe, Span]:
         pending=pending,
         coupling=coupling,
         turn=coupling[:, :0],
+        ritz=coupling[:, :0],
+        defect=widened(0 * whole.rayleigh[:count, :count], 0 * coupling),
         warm=np.bool_(not cold),
     )
 
@@ -194,6 +218,7 @@ def _joined(span: Span, candidates: Array) -> Span:
     return span._replace(
         pending=xp.concat([span.pending, column], axis=-1),
         coupling=xp.concat([span.coupling, 0 * span.rayleigh[:, :1]], axis=-1),
+        defect=widened(span.defect, 0 * span.rayleigh[:, :1]),
     )
 
 
@@ -211,28 +236,30 @@ def _next_block(operator: Operator, basis: Array, span: Span) -> Block:
     them as reference unless the operator is static.
     """
     xp = namespace(basis)
-    k = basis.shape[-1]
-    identity = identity_like(basis)
+    k, count = basis.shape[-1], span.pending.shape[-1]
     if span.fresh.shape[-2]:
-        return Block(basis, span.known, span.fresh, identity)
-    residual = span.coupling.mT @ span.turn
-    doubted = bool(span.doubts > 0 and span.pending.shape[-1])
-    if not doubted and to_host(frobenius_squared(residual)) <= span.floor**2:
-        return Block(basis, span.turn, 0 * residual, identity)
-    if doubted:
+        return Block(basis, span.known, span.fresh, identity_like(basis))
+    residual = span.coupling.mT @ span.ritz
+    doubted = bool(span.doubts > 0 and count)
+    settled = not doubted and to_host(frobenius_squared(residual)) <= span.floor**2
+    if settled and not span.waited:
+        return Block(basis, span.turn, 0 * residual, identity_like(basis))
+    width = 1 if operator.static or doubted else (k + 1) // 2
+    columns, fresh, whole = span.pending, identity_like(span.pending), count <= width
+    if doubted and not whole:
         # The chain, which comes last; but it never sees what else is pending.
-        first = 0 if span.warm and span.doubts == 1 else span.pending.shape[-1] - 1
-        fresh = identity_like(span.pending)[:, first : first + 1]
-    else:
-        width = 1 if operator.static else (k + 1) // 2
+        first = 0 if span.warm and span.doubts == 1 else count - 1
+        fresh = fresh[:, first : first + 1]
+    elif not whole:
         fresh = xp.linalg.svd(residual, full_matrices=False)[0][:, :width]
-    columns, of_basis = span.pending @ fresh, 0 * residual.mT @ fresh
+    if not whole:
+        columns = columns @ fresh
+    of_basis = 0 * residual[:1].mT @ fresh[:1]
     if not operator.static:
-        mean = xp.sum(identity, axis=-1, keepdims=True) / k**0.5
-        columns = xp.concat([basis @ mean, columns], axis=-1)
-        of_basis = xp.concat([mean, of_basis], axis=-1)
+        columns = xp.concat([span.reference, columns], axis=-1)
         fresh = xp.concat([0 * fresh[:, :1], fresh], axis=-1)
-    return Block(columns, span.turn @ of_basis, fresh, of_basis)
+        of_basis = xp.concat([1 / k**0.5 + 0 * residual[:1].mT, of_basis], axis=-1)
+    return Block(contiguous(columns), span.turn @ of_basis, fresh, of_basis, whole)
 
 
 def _doubted(span: Span, spare: Array, at: float) -> Span:
@@ -257,16 +284,15 @@ def _doubted(span: Span, spare: Array, at: float) -> Span:
 def _undecided(span: Span, at: float) -> bool:
     """Whether an eigenvalue near another Ritz value may be larger than one of the leading k."""
     values, vectors = np.linalg.eigh(to_host(span.rayleigh))
-    k = span.turn.shape[-1]
-    values, vectors = values[:-k], vectors[:, :-k]
+    k = span.ritz.shape[-1]
+    least, values, vectors = values[-k], values[:-k], vectors[:, :-k]
     residuals = np.linalg.norm(to_host(span.coupling).T @ vectors, axis=0)
-    least = np.min(to_host(ritz_values(span)))
     return bool(np.any((values + residuals > least) & (residuals > _near(span, at))))
 
 
 def _captured(span: Span) -> Any:
     """Sum of the leading Ritz values."""
-    return to_host(inner(span.known, span.rayleigh @ span.known))
+    return to_host(inner(span.ritz, span.rayleigh @ span.ritz))
 
 
 def _near(span: Span, at: float) -> Any:
@@ -310,26 +336,42 @@ def _probe(
     if odd is not None:
         probe, _ = centre(basis, image_of(span, basis, identity) + odd)
         return replace(probe, background=probe.background + level, matvecs=matvecs)
-    inside, outside = span.turn.mT @ span.rayleigh @ span.turn, span.coupling.mT @ span.turn
-    mean = namespace(basis).mean(diagonal(inside))
-    rayleigh = 0.5 * (inside + inside.mT) - mean * identity
+    rayleigh, gram = rayleigh_of_basis(span)
+    mean = namespace(basis).mean(diagonal(rayleigh))
     image = partial(image_of, span, basis, identity, mean)  # few will ask for it
-    return Probe(basis, image, mean + level, rayleigh, matvecs, outside.mT @ outside)
+    return Probe(basis, image, mean + level, rayleigh - mean * identity, matvecs, gram)
 
 
 def _turned(span: Span, state: State, static: bool) -> Span:
-    """The span, condensed if it is too large, with its leading Ritz vectors for a basis.
+    """The span, condensed if it is too large, with its leading Ritz vectors.
 
-    They descend at first; then each is in the place of the one it continues.
+    They descend at first; then each is in the place of the one it continues. The basis becomes
+    them, unless it can wait.
     """
-    k = state.basis.shape[-1]
+    k, before = state.basis.shape[-1], span
     span = condensed(span, k, static)
-    turn = leading_vectors(span, k)
+    ritz = leading_vectors(span, k)
     if state.steps > 0:
         if span.turn.shape[-1]:
-            overlap = span.turn.mT @ turn
+            overlap = span.turn.mT @ ritz
         else:
-            overlap = over_rows(state.basis.mT @ span.inside(turn))
+            overlap = over_rows(contracted(state.basis, span.combined(ritz)))
         order, sign = continued(overlap, k, settled=state.steps > CAUTIOUS_STEPS)
-        turn = (turn if order is None else taken(turn, order)) * sign
-    return span._replace(turn=turn)
+        ritz = (ritz if order is None else taken(ritz, order)) * sign
+    span = span._replace(ritz=ritz)
+    if not static and span.reference.shape[-1] and before.size == span.size and _waits(span):
+        return span._replace(waited=span.waited + 1)
+    return span._replace(turn=ritz, waited=np.int64(0))
+
+
+def _waits(span: Span) -> bool:
+    """Whether the basis, which takes a pass over all of S, is left as it is for one more product.
+
+    It is close to the Ritz vectors, which are hardly better.
+    """
+    if span.doubts > 0:
+        return False
+    if np.min(to_host(column_inner(span.turn, span.ritz))) < NEAR:
+        return False
+    _, gram = rayleigh_of_basis(span)
+    return bool(_residual(span) > max(BETTER * to_host(trace(gram)) ** 0.5, span.floor))

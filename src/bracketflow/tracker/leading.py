@@ -86,7 +86,7 @@ def _moving(state: State, mean: running.Mean, span: Span) -> tuple[Array, Leadin
     xp = namespace(basis)
     basis = basis + 0.5 * (basis @ (identity_like(basis) - over_rows(basis.mT @ basis)))
     k, p = basis.shape[-1], mean.extra.shape[-1]
-    others = span.inside(leading_vectors(span, k + p)[:, k:])
+    others = span.combined(leading_vectors(span, k + p)[:, k:])
     extra = running.filled(basis, xp.concat([others, mean.extra], axis=-1)[:, :p])
     alarm = after_jump(mean.alarm, state.steps) if mean.alarm.held else mean.alarm
     ritz = ritz_values(span) if span.turn.shape[-1] else mean.ritz

@@ -9,9 +9,11 @@ import numpy as np
 from bracketflow.core import (
     Array,
     Probe,
+    contracted,
     diagonal,
     epsilon,
     frobenius_squared,
+    identity_like,
     inner,
     namespace,
     to_host,
@@ -19,19 +21,25 @@ from bracketflow.core import (
 )
 from bracketflow.oracles import Operator, common_level, multiplied, own_level, refuse_bad
 from bracketflow.sharding import over_rows, shards
-from bracketflow.tracker.span import Span, directions, extended, ritz_values
+from bracketflow.tracker.span import Span, directions, extended, ritz_values, summed
 
+LEANING = 256  # roundings that a new direction may have of an old one, by an estimate
 DEFLATED = 0.1  # a part outside the span smaller than this is not resolved well enough
 
 
 class Block(NamedTuple):
-    """What to multiply next: P = S A + Q B = X W + Q B', whose part X W has a known image."""
+    """What to multiply next: P = S A + Q B = X W + Q B', whose part X W has a known image.
+
+    It is the basis, or a reference, unless the operator is static, and directions of Q.
+    """
 
     columns: Array
     known: Array
     fresh: Array
     of_basis: Array
     """W, k × w."""
+    whole: bool = False
+    """Whether all of Q stands in it, as its last columns."""
 
 
 class Product(NamedTuple):
@@ -50,13 +58,14 @@ def looked(operator: Operator, block: Block, span: Span, seen: Any) -> tuple[Pro
     width = block.columns.shape[-1]
 
     def overlap(columns: Array) -> Array:
-        parts = [part.mT @ columns for part in (block.columns, span.pending)]
-        return namespace(columns).concat(parts, axis=-2)
+        parts = (block.columns,) if block.whole else (block.columns, span.pending)
+        return namespace(columns).concat([contracted(part, columns) for part in parts], axis=-2)
 
     with np.errstate(over="ignore", invalid="ignore"):
-        image = multiplied(operator, block.columns)
-        level = own_level(block.columns, image)
-        image = image - level * block.columns
+        product = multiplied(operator, block.columns)
+        level = own_level(block.columns, product)
+        image = -level * block.columns
+        image += product
         inside = overlap(image)
         if shards() is not None:
             own = level
@@ -69,7 +78,9 @@ def looked(operator: Operator, block: Block, span: Span, seen: Any) -> tuple[Pro
         probe = Probe(block.columns, image, level, rayleigh, image.shape[-1])
         refuse_bad(probe, compressed - rayleigh, seen)
     rounding = np.maximum(span.rounding, _rounding(probe, span))
-    return Product(probe, inside[width:]), span._replace(rounding=rounding)
+    # Of a whole block the last columns are Q.
+    pending = inside[len(inside) - len(block.fresh) :]
+    return Product(probe, pending), span._replace(rounding=rounding)
 
 
 def absorbed(
@@ -83,34 +94,70 @@ def absorbed(
     xp, seen = namespace(basis), product.probe
     expected = span.rayleigh @ block.known + span.coupling @ block.fresh
     shift = _shift(product, block, span, expected, static)
-    frame, sizes, mixing = xp.linalg.svd(block.fresh)
-    rank = int(np.sum(to_host(sizes) > DEFLATED))
-    new, old = mixing[:rank].mT / sizes[:rank], mixing[rank:].mT
+    frame, sizes, new, old = _separated(block)
     of_basis = block.of_basis @ old
-    odd = seen.centred @ old - shift * (block.columns @ old)
-    if old.shape[-1]:
-        odd -= image_of(span, basis, of_basis)
-    inside = xp.concat([expected + shift * block.known, product.pending], axis=-2)
-    residual = seen.centred @ new - span.combined(inside @ new)
-    overlap, gram, surprise = over_rows(
-        span.overlap(residual), residual.mT @ residual, frobenius_squared(odd)
-    )
-    surprise += frobenius_squared(overlap[: span.size] * sizes[:rank])
+    odd = _odd(span, block, basis, seen.centred, old, shift)
+    inside = xp.concat([expected + shift * block.known, product.pending], axis=-2) @ new
+    # A pass over S that may not be needed costs less than a message that may be.
+    everywhere = not block.whole or shards() is not None
+    residual, *sums = span.left_of((seen.centred, new), inside, everywhere)
+    overlap, gram, surprise = over_rows(*sums, frobenius_squared(odd))
+    leaning = 0 * inside[: span.size] if everywhere else span.leaning(inside, seen.background)
+    if not everywhere and _leans(leaning, gram):
+        overlap, leaning = span.overlap(residual), 0 * leaning
+    surprise += frobenius_squared(overlap[: span.size] * sizes)
     if not to_host(surprise) <= span.slack**2:
         return span, shift, odd @ of_basis.mT
-    if rank:
+    if new.shape[-1]:
         known = block.fresh * shift + span.coupling.mT @ block.known
         image = (product.pending - known) @ new
-        span = extended(span, frame, image, *directions(residual, overlap, gram, span))
+        pending = directions(residual, overlap, gram, span)
+        span = extended(span, frame, image, leaning, *pending)
     return span, shift, None
+
+
+def _leans(leaning: Array, gram: Array) -> bool:
+    """Whether roundings may have grown so far in a residual that they must be looked for."""
+    squares = to_host(namespace(gram).linalg.eigvalsh(gram))
+    sizes = np.sqrt(np.maximum(squares, 0.0))
+    return bool((np.abs(to_host(leaning)).max(initial=0.0) > LEANING * epsilon(gram) * sizes).any())
+
+
+def _separated(block: Block) -> tuple[Array | None, Array, Array, Array]:
+    """The frame in which Q begins with its directions in P, and their sizes there.
+
+    Then the mixes of P that have these directions and that lie in span S. The frame of all of Q is
+    None.
+    """
+    xp, fresh = namespace(block.fresh), block.fresh
+    if block.whole:
+        count = len(fresh)
+        identity = identity_like(fresh)
+        return None, 1 + 0 * identity[0, -count:], identity[:, -count:], identity[:, :-count]
+    frame, sizes, mixing = xp.linalg.svd(fresh)
+    rank = int(np.sum(to_host(sizes) > DEFLATED))
+    return frame, sizes[:rank], mixing[:rank].mT / sizes[:rank], mixing[rank:].mT
+
+
+def _odd(span: Span, block: Block, basis: Array, image: Array, old: Array, shift: Any) -> Array:
+    """What of the image of P · old, which lies in span S, is not the known one."""
+    count = old.shape[-1]
+    if block.whole or not count:
+        lifted = shift * block.columns[:, :count]
+        return image[:, :count] - lifted - span.image[:, :count]
+    if block.columns is basis:
+        known = image_of(span, basis, old), -identity_like(old)
+    else:
+        known = span.image, -old[:1]
+    return summed((image, old), (block.columns, -shift * old), known)
 
 
 def image_of(span: Span, basis: Array, where: Array, level: Any = 0.0) -> Array:
     """(C − level) X · where, C at the level of the span, as far as X lies in it."""
     known = span.known @ where
     beside = span.pending @ (span.coupling.mT @ known)
-    if span.fresh.shape[-2]:
-        return beside + span.inside(span.rayleigh @ known) - level * (basis @ where)
+    if span.fresh.shape[-2] or span.waited:
+        return beside + span.combined(span.rayleigh @ known) - level * (basis @ where)
     # The columns are Ritz vectors, T · turn = turn · diag: no product with S.
     beside += basis @ ((ritz_values(span) - level)[:, None] * where)
     return beside

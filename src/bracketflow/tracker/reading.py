@@ -12,7 +12,7 @@ from bracketflow.sharding import row_count
 from bracketflow.tracker import full, running
 from bracketflow.tracker.gain import Alarm, Gain
 from bracketflow.tracker.quotients import risen
-from bracketflow.tracker.span import Span, restored, ritz_values
+from bracketflow.tracker.span import Span, rayleigh_of_basis, restored, ritz_values
 
 LOST = 10  # observations whose word on the vectors is lost while the columns have yet to find them
 FARTHEST = 2**0.5  # of a unit vector, with the sign that fits best
@@ -98,7 +98,8 @@ def _of_residuals(span: Span) -> tuple[np.ndarray, np.ndarray]:
     if span.fresh.shape[-2]:
         return np.full(k, np.inf), np.full(k, FARTHEST)
     coupling = to_host(span.coupling).T
-    residuals = np.linalg.norm(coupling @ to_host(span.known), axis=0) + span.floor
+    _, gram = rayleigh_of_basis(span)
+    residuals = np.sqrt(np.diagonal(to_host(gram))) + span.floor
     values, vectors = np.linalg.eigh(to_host(span.rayleigh))
     apart = np.abs(to_host(ritz_values(span))[:, None] - values)
     around = HIDING * np.linalg.norm(coupling @ vectors, axis=0) + span.floor

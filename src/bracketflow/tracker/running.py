@@ -72,8 +72,8 @@ def start(basis: Array, rng: Any) -> Mean:
     random = random_columns(n, p + 1, rng=0 if rng is None else rng, ensemble=ensemble, like=basis)
     extra, reference = filled(basis, random[..., :p]), random[..., p:]
     reference = reference / over_rows(frobenius_squared(reference))[..., None, None] ** 0.5
-    nothing = 0 * namespace(basis).concat([basis, extra, reference], axis=-1)
-    values = nothing[..., 0, :-1]
+    first = [part[..., :1, :] for part in (basis, extra)]
+    values = 0 * namespace(basis).concat(first, axis=-1)[..., 0, :]
     inside = values[..., None] + 0 * basis[..., :1, :]
     return Mean(
         extra=extra,
@@ -86,7 +86,7 @@ def start(basis: Array, rng: Any) -> Mean:
         power=values[..., :k],
         flicker=values[..., 0],
         lean=0 * basis,
-        mapped=_nothing(nothing),
+        mapped=_nothing(basis, extra, reference),
         inside=inside,
         base=basis,
         carry=np.ones(ensemble),
@@ -110,9 +110,11 @@ def filled(basis: Array, candidates: Array) -> Array:
     return contiguous(candidates)
 
 
-def _nothing(columns: Array) -> Array:
+def _nothing(*columns: Array) -> Array:
     """No image yet: no columns, but in an ensemble, whose shapes must not change, zeros."""
-    return columns[..., :0] if columns.ndim == 2 else 0 * columns
+    if columns[0].ndim == 2:
+        return 0 * columns[0][:, :0]
+    return 0 * namespace(columns[0]).concat(columns, axis=-1)
 
 
 def forgotten(mean: Mean, basis: Array) -> Mean:

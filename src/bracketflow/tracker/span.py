@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from bracketflow.core import Array, contiguous, epsilon, frobenius_squared, namespace, to_host
+from bracketflow.core import (
+    Array,
+    column_inner,
+    contiguous,
+    contracted,
+    epsilon,
+    frobenius_squared,
+    identity_like,
+    namespace,
+    row_blocks,
+    to_host,
+)
 from bracketflow.geometry import orthonormalise, triangular
 from bracketflow.sharding import over_rows
 
-LEANING = 16  # roundings by which new directions may lean on old ones
-ROWS = 4096  # of S, worked on at a time
+LEANING = 4.0  # roundings by which a new direction may lean on each of the old ones
 SLIGHT = 0.1  # leaning that is gone when it has been taken off once
+NARROW = 8  # columns of a chain are put together
+UNEVEN = 16  # times as small as the largest of them is a new direction that must be cleaned again
 SOUND = 256  # condition of RᵀR up to which its eigenvectors make R orthonormal
+
+
+Term = tuple[Array, Array]  # (n, m) columns and the (m, k) mix of them that is asked for
 
 
 class Span(NamedTuple):
@@ -25,6 +41,15 @@ class Span(NamedTuple):
     coupling: Array
     turn: Array
     """The basis is S · turn, or [S, Q] · turn while it leaves span S."""
+    ritz: Array
+    """The leading k Ritz vectors are S · ritz: the basis, or what it will follow."""
+    reference: Array
+    image: Array
+    """A column of the basis' span that is multiplied along, and its image; none before."""
+    defect: Array
+    """What [S, Q]ᵀ[S, Q] − I may be by roundings, which grow as Ritz vectors converge."""
+    waited: Any = np.int64(0)
+    """Products since the basis was the Ritz vectors."""
     level: Any = np.float64(0.0)
     """s of the first product."""
     rounding: Any = np.float64(0.0)
@@ -65,36 +90,94 @@ class Span(NamedTuple):
         """Residuals below this are rounding."""
         return self.rounding / 16
 
+    @property
+    def parts(self) -> tuple[Array, ...]:
+        """The columns of [S, Q]."""
+        return (self.columns, *self.tail, self.pending)
+
     def overlap(self, block: Array) -> Array:
         """[S, Q]ᵀ · block, of this process's rows."""
-        parts = [part.mT @ block for part in (self.columns, *self.tail, self.pending)]
-        return namespace(block).concat(parts, axis=-2)
-
-    def inside(self, where: Array) -> Array:
-        """S · where, so many rows at a time that they stay in the cache."""
-        xp, n = namespace(where), self.columns.shape[-2]
-        block = xp.empty((n, where.shape[-1]), dtype=where.dtype, device=where.device)
-        for i in range(0, n, ROWS):
-            rows = [part[i : i + ROWS] for part in (self.columns, *self.tail)]
-            block[i : i + ROWS] = xp.concat(rows, axis=-1) @ where
-        return block
+        return namespace(block).concat([contracted(part, block) for part in self.parts], axis=-2)
 
     def combined(self, where: Array) -> Array:
-        """[S, Q] · where, for a `where` that is zero in most rows or has few columns."""
-        block, last = self.pending @ where[self.size :], 0
-        for part in (self.columns, *self.tail):
+        """S · where, or [S, Q] · where."""
+        return summed(*self.terms(where))
+
+    def terms(self, where: Array, least: float | None = None) -> list[Term]:
+        """What adds up to that, less the parts of which `least` or less is asked on average."""
+        terms = []
+        for part, mix in self._cut(where):
+            if len(mix) and (least is None or _average(mix) > least):
+                terms.append((part, mix))
+        return terms
+
+    def _cut(self, where: Array) -> Iterator[Term]:
+        last = 0
+        for part in self.parts:
             first, last = last, last + part.shape[-1]
-            mix = where[first:last]
-            if to_host(mix).any():
-                # NumPy's product of a single column takes ten times as long as its broadcast.
-                block += part * mix if len(mix) == 1 else part @ mix
-        return block
+            yield part, where[first:last]
+
+    def left_of(self, image: Term, inside: Array, everywhere: bool) -> tuple[Array, Array, Array]:
+        """R, what is left of an image without [S, Q] · inside; [S, Q]ᵀR and RᵀR, of our rows.
+
+        R is compared with no more than the parts that were taken off, or with all.
+        """
+        least = epsilon(inside) * float(to_host(frobenius_squared(inside)) ** 0.5)
+        off = [(part, -mix) for part, mix in self.terms(inside, least)]
+        compared = self.parts if everywhere else [part for part, _ in off]
+        sums = {id(part): 0 * mix for part, mix in self._cut(inside)}
+        residual, gram = _new_columns(*image), 0.0
+        for rows in row_blocks(residual, image[0], *compared):
+            block = _sum_into(residual[rows], rows, (image, *off))
+            for part in compared:
+                sums[id(part)] += part[rows].mT @ block
+            gram = gram + block.mT @ block
+        return residual, namespace(inside).concat(list(sums.values()), axis=-2), gram
+
+    def leaning(self, inside: Array, level: Any) -> Array:
+        """What SᵀR may be by roundings: T SᵀQ + G(QᵀQ − I) − (Sᵀ[S, Q] − [I, 0]) · inside.
+
+        That is what earlier ones have grown to; those of the product, which was made at this
+        level, are added.
+        """
+        m, defect = self.size, self.defect
+        grown = self.rayleigh @ defect[:m, m:] + self.coupling @ defect[m:, m:]
+        grown = grown - defect[:m] @ inside
+        size = _average(inside) * len(inside) ** 0.5 + abs(level)
+        return grown + epsilon(inside) * size * _sign(grown)
+
+
+def _average(mix: Array) -> float:
+    """Root mean square of the entries."""
+    count = len(mix) * mix.shape[-1]
+    return float(np.sqrt(to_host(frobenius_squared(mix)) / max(count, 1)))
+
+
+def summed(*terms: Term) -> Array:
+    """Σ part · mix."""
+    block = _new_columns(*terms[0])
+    for rows in row_blocks(block, *(part for part, _ in terms)):
+        _sum_into(block[rows], rows, terms)
+    return block
+
+
+def _new_columns(like: Array, mix: Array) -> Array:
+    return namespace(mix).empty((len(like), mix.shape[-1]), dtype=mix.dtype, device=mix.device)
+
+
+def _sum_into(total: Array, rows: slice, terms: tuple[Term, ...]) -> Array:
+    (whole, where), *others = terms
+    namespace(where).matmul(whole[rows], where, out=total)
+    for part, mix in others:
+        # NumPy's product of a single column takes ten times as long as its broadcast.
+        total += part[rows] * mix if len(mix) == 1 else part[rows] @ mix
+    return total
 
 
 def empty(basis: Array) -> Span:
     """Nothing known."""
     none, nothing = basis[..., :0], basis[..., :0, :0]
-    return Span(none, nothing, none, nothing, nothing)
+    return Span(none, nothing, none, nothing, nothing, nothing, none, none, nothing)
 
 
 def restored(memory: Any) -> Span:
@@ -117,6 +200,14 @@ def ritz_values(span: Span) -> Array:
     return values
 
 
+def rayleigh_of_basis(span: Span) -> tuple[Array, Array]:
+    """H, at the level of the span, and RᵀR of a basis in S."""
+    turn, image = span.turn, span.rayleigh @ span.turn
+    rayleigh, outside = turn.mT @ image, span.coupling.mT @ turn
+    beside = image - turn @ rayleigh  # none but rounding of Ritz vectors
+    return 0.5 * (rayleigh + rayleigh.mT), beside.mT @ beside + outside.mT @ outside
+
+
 def enriching(span: Span, k: int) -> Array:
     """Leading k Ritz vectors in [S, Q] if C were at the level of the first basis on Q."""
     xp = namespace(span.columns)
@@ -133,45 +224,92 @@ def directions(residual: Array, overlap: Array, gram: Array, span: Span) -> tupl
     xp = namespace(residual)
     squares, vectors = xp.linalg.eigh(gram - overlap.mT @ overlap)
     host = to_host(squares)
-    sound = host.size and host[0] > max(host[-1] / SOUND, span.floor**2)
-    if sound:
+    if host.size and host[0] > max(host[-1] / SOUND, span.floor**2):
         sizes = squares**0.5
-        lean = to_host(frobenius_squared(overlap @ (vectors / sizes))) ** 0.5
-        if lean <= LEANING * epsilon(residual):
-            return residual @ (vectors / sizes), vectors * sizes
+        turn = vectors / sizes
+        lean = overlap @ turn
+        if to_host(frobenius_squared(lean)) < SLIGHT**2:
+            terms = span.terms(-lean, LEANING * epsilon(residual))
+            return summed((residual, turn), *terms), vectors * sizes
     residual = residual - span.combined(overlap)
-    if sound and lean < SLIGHT:
-        return residual @ (vectors / sizes), vectors * sizes
     left, small = triangular(residual)
     turn, sizes, right = xp.linalg.svd(small, full_matrices=False)
     host = to_host(sizes)
     rank = int(np.sum(host > span.floor))
     found = left @ turn[:, :rank]
-    if rank and host[0] > LEANING * host[rank - 1]:  # the small ones have kept more of the old
+    if rank and host[0] > UNEVEN * host[rank - 1]:  # the small ones have kept more of the old
         found = orthonormalise(found - span.combined(over_rows(span.overlap(found))))
     return found, right[:rank].mT * sizes[:rank]
 
 
-def extended(span: Span, frame: Array, image: Array, pending: Array, coupling: Array) -> Span:
-    """The span with the first directions of Q · frame in it.
+def extended(
+    span: Span,
+    frame: Array | None,
+    image: Array,
+    leaning: Array,
+    pending: Array,
+    coupling: Array,
+) -> Span:
+    """The span with the first directions of Q · frame in it, with all of Q where that is None.
 
     `image` is Qᵀ of what C makes of them, and `pending`, `coupling` are the Q and G of what of it
-    is outside of [S, Q].
+    is outside of [S, Q], `leaning` what it may have in S by roundings.
     """
     xp = namespace(image)
     rank = image.shape[-1]
-    turned = span.pending @ frame
-    image, inside = frame.mT @ image, span.coupling @ frame
+    turned, inside, fresh = span.pending, span.coupling, span.fresh
+    if not fresh.shape[-2]:
+        fresh = 0 * (inside[:1].mT @ span.known[:1])
+    defect = span.defect
+    if frame is not None:
+        turned, inside = turned @ frame, inside @ frame
+        image, fresh = frame.mT @ image, frame.mT @ fresh
+        defect = _framed(span, identity_like(span.rayleigh), frame)
     corner, again = image[:rank], image[rank:]
     across, down = inside[:, :rank], inside[:, rank:]
-    fresh = span.fresh if span.fresh.shape[-2] else 0 * (span.pending[:1].mT @ span.known[:1])
+    left, tail = turned[:, rank:], (*span.tail, contiguous(turned[:, :rank]))
+    narrow = tail[-NARROW:]
+    if len(narrow) == NARROW and all(part.shape[-1] == 1 for part in narrow):
+        tail = (*tail[:-NARROW], xp.concat(narrow, axis=-1))
     return span._replace(
-        tail=(*span.tail, contiguous(turned[:, :rank])),
+        tail=tail,
         rayleigh=_blocks(span.rayleigh, across, across.mT, 0.5 * (corner + corner.mT)),
-        pending=xp.concat([turned[:, rank:], pending], axis=-1),
+        pending=xp.concat([left, pending], axis=-1) if left.shape[-1] else pending,
         coupling=_blocks(down, 0 * (across @ coupling), again.mT, coupling),
-        turn=xp.concat([span.known, frame[:, :rank].mT @ fresh], axis=-2),
+        turn=xp.concat([span.known, fresh[:rank]], axis=-2),
+        defect=widened(defect, _beside(leaning, coupling)),
     )
+
+
+def _beside(leaning: Array, coupling: Array) -> Array:
+    """SᵀQ from SᵀR, R = QGᵀ, of any scale."""
+    if not coupling.shape[-1]:
+        return leaning @ coupling
+    scale = namespace(coupling).max(abs(coupling))
+    coupling, leaning = coupling / scale, leaning / scale
+    return leaning @ (coupling / column_inner(coupling, coupling))
+
+
+def widened(defect: Array, leaning: Array) -> Array:
+    """The defect with that of new directions, which lean on S so, and everywhere by a rounding."""
+    xp = namespace(leaning)
+    rounding = epsilon(leaning)
+    leaning = leaning + rounding * _sign(leaning)
+    beside = rounding + 0 * (defect[len(leaning) :, :1] @ leaning[:1])
+    across = xp.concat([leaning, beside], axis=-2)
+    return _blocks(defect, across, across.mT, 0 * (across.mT @ across))
+
+
+def _sign(numbers: Array) -> Array:
+    """1 or −1."""
+    return 1 - 2 * namespace(numbers).astype(numbers < 0, numbers.dtype)
+
+
+def _framed(span: Span, of_span: Array, of_pending: Array) -> Array:
+    """The defect of [S · of_span, Q · of_pending]."""
+    across, down = 0 * (span.coupling @ of_pending), 0 * (span.coupling.mT @ of_span)
+    frame = _blocks(of_span, across, down, of_pending)
+    return frame.mT @ span.defect @ frame
 
 
 def room(k: int, static: bool) -> int:
@@ -194,11 +332,12 @@ def condensed(span: Span, k: int, static: bool) -> Span:
         return span
     best = leading_vectors(span, kept(k, static))
     return span._replace(
-        columns=span.inside(best),
+        columns=span.combined(best),
         tail=(),
         rayleigh=best.mT @ span.rayleigh @ best,
         coupling=best.mT @ span.coupling,
         turn=best.mT @ span.known,
+        defect=_framed(span, best, identity_like(span.pending)),
     )
 
 
