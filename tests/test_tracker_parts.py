@@ -525,7 +525,7 @@ def test_a_mean_that_is_forgotten_is_one_that_has_seen_nothing(ensemble, rng):
     for name in ("lean", "carry", "anchor", "mapped", "inside", "whole", "base"):
         assert np.array_equal(getattr(empty, name), getattr(fresh, name)), name
     assert all(np.array_equal(a, b) for a, b in zip(empty.gain, fresh.gain, strict=True))
-    for name in ("extra", "reference", "values", "variance", "power", "since"):
+    for name in ("beside", "values", "variance", "power", "since"):
         assert getattr(empty, name) is getattr(mean, name), name
 
 
@@ -742,10 +742,10 @@ def test_a_view_is_the_product_at_the_level_of_its_reference(library, ensemble, 
     block = bf.random_basis(n, k + p, rng=rng, ensemble=ensemble)
     reference = bf.random_basis(n, 1, rng=rng, ensemble=ensemble)
     state = State(library(np.ascontiguousarray(block[..., :k])))
-    extra = library(np.ascontiguousarray(block[..., k:]))
-    probe, view = looked(as_operator(library(c)), state, extra, library(reference))
+    beside = np.concatenate([block[..., k:], reference], axis=-1)
+    probe, view = looked(as_operator(library(c)), state, library(beside))
     plain = observe(library(c), state)
-    for name in ("background", "rayleigh", "centred", "residual"):
+    for name in ("background", "rayleigh", "extent", "centred", "residual"):
         assert np.allclose(getattr(probe, name), getattr(plain, name), rtol=0, atol=1e-12), name
     assert probe.matvecs == k + p + 1
     level = (reference.mT @ c @ reference)[..., 0, 0]
@@ -766,9 +766,9 @@ def test_a_view_of_what_is_not_symmetric_is_refused(where, rng):
     c = np.diag(np.arange(6.0, 0, -1))
     i, j = (0, 1) if where == "columns" else (0, 5)
     c[i, j] += 1e-3
-    basis, extra, reference = np.eye(6)[:, :2], np.eye(6)[:, 2:4], np.eye(6)[:, 5:]
+    basis, beside = np.eye(6)[:, :2], np.eye(6)[:, [2, 3, 5]]
     with pytest.raises(bf.ObservationError, match="not symmetric"):
-        looked(as_operator(c), State(basis), extra, reference)
+        looked(as_operator(c), State(basis), beside)
 
 
 # Reading ----------------------------------------------------------------------------------------

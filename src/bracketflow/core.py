@@ -20,7 +20,8 @@ from bracketflow.sharding import Shards, shards
 Array = Any  # a NumPy array or a torch tensor; what comes in decides what goes out
 Scalar = Any  # a number, or an array of the ensemble's shape
 
-CACHED = 2**17  # numbers worked on at a time
+LONG = 4096  # rows from which on columns are worked on in blocks,
+CACHED = 2**17  # numbers at a time
 
 
 def namespace(array: Array) -> Any:
@@ -106,12 +107,10 @@ def row_blocks(*parts: Array) -> Iterator[slice]:
 
 
 def contracted(left: Array, right: Array) -> Array:
-    """AᵀB of long (n, k) arrays, which BLAS itself takes two to four times as long for."""
-    first, *others = row_blocks(left, right)
-    total = left[first].mT @ right[first]
-    for rows in others:
-        total += left[rows].mT @ right[rows]
-    return total
+    """AᵀB of (..., n, k); of long ones in blocks: BLAS itself takes up to four times as long."""
+    if left.ndim > 2 or left.shape[-2] <= LONG:
+        return left.mT @ right
+    return sum(left[rows].mT @ right[rows] for rows in row_blocks(left, right))
 
 
 def frobenius_squared(matrix: Array) -> Scalar:
@@ -261,7 +260,9 @@ class Probe:
     matvecs: int
     """Products with the operator that this probe cost, per member."""
     gram: Array | None = None
-    """RᵀR where a method has summed it already."""
+    """RᵀR where a method has summed it already,"""
+    square: Scalar | None = None
+    """and ‖Y − sX‖_F²."""
     sharding: Shards | None = field(default_factory=shards, repr=False)
     """How the rows were spread over processes when the product was made."""
 
@@ -289,7 +290,8 @@ class Probe:
         if not self._has_all_rows:
             return size + self.outside**0.5
         # ‖Y − sX‖² − ‖H‖² spares R; that it is blurred where R is tiny does not matter here.
-        outside = frobenius_squared(self.centred) - 0.5 * size**2
+        square = frobenius_squared(self.centred) if self.square is None else self.square
+        outside = square - 0.5 * size**2
         return size + (0.5 * (outside + abs(outside))) ** 0.5
 
     @property

@@ -24,7 +24,7 @@ from bracketflow.sharding import row_count
 from bracketflow.tracker import full, leading
 from bracketflow.tracker.events import alarm_of, events
 from bracketflow.tracker.full import newton_angles
-from bracketflow.tracker.reading import Reading, eigenvalues, ranking, read
+from bracketflow.tracker.reading import Reading, eigenvalues, ranking, read, values_changed
 
 __all__ = ["EigenTracker", "Reading", "newton_angles"]
 
@@ -82,9 +82,7 @@ class EigenTracker:
         square = state.basis.shape[-1] == row_count(state.basis)
         method: Any = full if square else leading
         following, probe = method.step(operator, state, self.forget)
-        order = state.order
-        if order is None or following.basis is not state.basis:
-            order = ranking(following)
+        order = ranking(following) if values_changed(state, following) else state.order
         following = following._replace(order=order)
         held = alarm_of(following).held > 0
         if any_member(held):  # no move was made, and nothing learned

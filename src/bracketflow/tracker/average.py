@@ -11,7 +11,6 @@ eigenvectors of M would cut through the bulk, where there is no gap, and let eve
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +22,7 @@ from bracketflow.core import (
     any_member,
     column_inner,
     contiguous,
+    contracted,
     diagonal,
     frobenius_squared,
     identity_like,
@@ -49,7 +49,7 @@ from bracketflow.tracker.gain import (
 from bracketflow.tracker.quotients import Quotients, Rise, leaning, lost, rising, watched
 from bracketflow.tracker.running import Mean, forgotten
 from bracketflow.tracker.turn import (
-    LEAST,
+    enough,
     evened,
     followed,
     identified,
@@ -62,7 +62,7 @@ from bracketflow.tracker.turn import (
 from bracketflow.tracker.view import View, looked
 
 SOUND = 256  # condition of ZᵀZ up to which U is orthonormal to rounding
-FOLLOW_AT = 0.02  # part of the mean that must be new before the k columns follow it,
+FOLLOW_AT = 0.04  # part of the mean that must be new before the k columns follow it,
 TURN_AT = 0.12  # and before all columns turn
 TURN_EVERY = 10  # observations at most before they turn: only then is a lag noticed
 
@@ -120,7 +120,7 @@ def step(
     operator: Operator, state: State, mean: Mean, forget: float | None
 ) -> tuple[Array, Probe, Mean, Any]:
     """One observation of all q columns and the reference: basis, probe, memory, Sums.change."""
-    probe, view = looked(operator, state, mean.extra, mean.reference)
+    probe, view = looked(operator, state, mean.beside)
     weight = operator.weight
     news = _news(probe, view, mean, weight)
     if shards() is not None:
@@ -207,13 +207,13 @@ def _sums(
     squares, gram, cross, turn = nothing, nothing, nothing, ()
     spread = shards() is not None
     if move is not None:
-        k = move.shape[-1]
-        images = view.image[..., :k]
-        squares, moved = column_inner(images, images), probe.basis + move
+        k, moved = move.shape[-1], probe.basis + move
+        squares = view.squares
         if turns:
             turn = _turn_sums(view.block, mean, move, spread)
         else:
-            gram, cross = moved.mT @ moved, moved.mT @ mean.mapped[..., :k]
+            gram = contracted(moved, moved)
+            cross = contracted(moved, mean.mapped[..., :k])
     size, change, residual, squares, gram, cross, *turn = over_rows(
         frobenius_squared(innovation),
         frobenius_squared(view.image[..., -1:] - mean.image),
@@ -231,15 +231,15 @@ def _turn_sums(block: Array, mean: Mean, move: Array, spread: bool) -> tuple[Arr
     columns, images = block[..., :-1], mean.mapped[..., :-1]
     nothing = mean.inside[..., :0, :0]
     return (
-        block.mT @ mean.mapped,
+        contracted(block, mean.mapped),
         columns.mT @ block[..., -1:],
         columns.mT @ mean.whole,
         frobenius_squared(mean.whole),
         column_inner(move, mean.lean),
         column_inner(move, move),
         column_inner(mean.lean, mean.lean),
-        columns.mT @ columns if spread else nothing,
-        images.mT @ images if spread else nothing,
+        contracted(columns, columns) if spread else nothing,
+        contracted(images, images) if spread else nothing,
     )
 
 
@@ -322,8 +322,9 @@ def _turned(state: State, block: Array, mean: Mean, turn: Turn, g: Any) -> tuple
     within = 0.5 * (within + within.mT)
     level, bulk = levels(within, bulk if columns.shape[-1] < row_count(columns) else None)
     within -= level * identity_like(within)
-    image = -level * columns
-    image += mean.mapped[..., :-1]
+    image = -level * block  # with the reference: contiguous arrays are worked on faster
+    image += mean.mapped
+    image = image[..., :-1]
     gram = _image_gram(image, level, turn)
     values, rotation = singular(gram)
     inside = within @ rotation
@@ -341,7 +342,7 @@ def _turned(state: State, block: Array, mean: Mean, turn: Turn, g: Any) -> tuple
     values = evened(bulk + raised(values + level[..., 0] - bulk), bulk, k, g)
     basis = contiguous(moved[..., :k])
     return basis, mean._replace(
-        extra=contiguous(moved[..., k:]),
+        beside=xp.concat([moved[..., k:], mean.reference], axis=-1),
         values=values,
         ritz=ritz_values(within, gram, rotation[..., :k], inside[..., :k]) + level[..., 0],
         reach=_reach(values[..., :k] - bulk),
@@ -366,8 +367,7 @@ def _outside(mean: Mean, turn: Turn) -> tuple[Array, Array]:
     xp, along = namespace(turn.along), turn.along
     where = xp.concat([-along, 1 + 0 * along[..., :1, :]], axis=-2)
     new = (where.mT @ turn.within @ where)[..., 0, 0]
-    rest = 1 - frobenius_squared(along)
-    rest = xp.where(rest > LEAST, rest, 0 * rest + inf)
+    rest = enough(1 - frobenius_squared(along))
     bulk = per_member(mean.carry, along)[..., 0, 0] * mean.bulk + new / rest
     square = (turn.square - frobenius_squared(turn.whole)) / rest
     noise = per_member(mean.gain.noise, along)[..., 0, 0] * mean.flicker
@@ -385,7 +385,7 @@ def _reach(heights: Array) -> Array:
 def _image_gram(image: Array, level: Array, turn: Turn) -> Array:
     """ZᵀZ of the mean's image less its level; of spread rows from sums that are there already."""
     if shards() is None:
-        return image.mT @ image
+        return contracted(image, image)
     within = turn.within[:-1, :-1]
     return turn.images - level * (within + within.mT - level * turn.columns)
 

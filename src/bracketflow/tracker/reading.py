@@ -14,7 +14,7 @@ from bracketflow.tracker.gain import Alarm, Gain
 from bracketflow.tracker.quotients import risen
 from bracketflow.tracker.span import Span, rayleigh_of_basis, restored, ritz_values
 
-LOST = 10  # observations whose word on the vectors is lost while the columns have yet to find them
+LOST = 20  # observations whose word on the vectors is lost while the columns have yet to find them
 FARTHEST = 2**0.5  # of a unit vector, with the sign that fits best
 HIDING = 3  # residuals around a Ritz value in which there may be eigenvalues, seen and unseen
 NARROWEST = 0.05
@@ -119,6 +119,15 @@ def eigenvalues(state: State) -> np.ndarray:
 def ranking(state: State) -> np.ndarray:
     """The permutation that sorts the columns by descending eigenvalue."""
     return np.argsort(-_averaged(state), axis=-1, kind="stable")
+
+
+def values_changed(before: State, after: State) -> bool:
+    """Whether what the eigenvalues are read off has changed in a step."""
+    if before.order is None or before.basis.shape[-1] == row_count(before.basis):
+        return True
+    former, mean = (running.restored(state.memory[0]) for state in (before, after))
+    same = former.ritz is mean.ritz and former.rise is mean.rise
+    return not same or before.memory[1] is not after.memory[1]
 
 
 def _averaged(state: State) -> np.ndarray:

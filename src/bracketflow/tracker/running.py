@@ -20,10 +20,9 @@ COLUMNS = 4  # multiplied for each one asked for, the reference among them
 class Mean(NamedTuple):
     """Memory of the leading tracker."""
 
-    extra: Array
-    """The p oversampled columns."""
-    reference: Array
-    """One fixed random column z: the level of the bulk, and whether the signal stands still."""
+    beside: Array
+    """The p oversampled columns, and one fixed random column z: the level of the bulk, and whether
+    the signal stands still."""
     image: Array
     """The reference's last image, less its part along the reference."""
     values: Array
@@ -63,6 +62,16 @@ class Mean(NamedTuple):
     gain: Gain
     alarm: Alarm
 
+    @property
+    def extra(self) -> Array:
+        """The oversampled columns."""
+        return self.beside[..., :-1]
+
+    @property
+    def reference(self) -> Array:
+        """z, n × 1."""
+        return self.beside[..., -1:]
+
 
 def start(basis: Array, rng: Any) -> Mean:
     """Memory before the first observation; the columns beyond k come from `rng`, default 0."""
@@ -72,12 +81,11 @@ def start(basis: Array, rng: Any) -> Mean:
     random = random_columns(n, p + 1, rng=0 if rng is None else rng, ensemble=ensemble, like=basis)
     extra, reference = filled(basis, random[..., :p]), random[..., p:]
     reference = reference / over_rows(frobenius_squared(reference))[..., None, None] ** 0.5
-    first = [part[..., :1, :] for part in (basis, extra)]
-    values = 0 * namespace(basis).concat(first, axis=-1)[..., 0, :]
+    xp, first = namespace(basis), [part[..., :1, :] for part in (basis, extra)]
+    values = 0 * xp.concat(first, axis=-1)[..., 0, :]
     inside = values[..., None] + 0 * basis[..., :1, :]
     return Mean(
-        extra=extra,
-        reference=reference,
+        beside=xp.concat([extra, reference], axis=-1),
         image=0 * reference,
         values=values,
         ritz=values[..., :k],

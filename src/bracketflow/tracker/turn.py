@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,13 @@ def ritz_values(within: Array, gram: Array, turn: Array, inside: Array) -> Array
     """
     mapped = within @ (gram @ turn) + gram @ inside - within @ (within @ inside)
     return column_inner(turn, mapped)
+
+
+def enough(square: Any) -> Any:
+    """The square of what is left of a unit vector, inf where that is next to nothing."""
+    if isinstance(square, np.floating):
+        return square if square > LEAST else square + inf
+    return namespace(square).where(square > LEAST, square, square + inf)
 
 
 def raised(values: Array) -> Array:

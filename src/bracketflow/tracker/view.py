@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +11,8 @@ from bracketflow.core import (
     Array,
     Probe,
     State,
+    column_inner,
+    contracted,
     diagonal,
     epsilon,
     frobenius_squared,
@@ -22,7 +24,7 @@ from bracketflow.core import (
 )
 from bracketflow.oracles import Operator, common_level, multiplied, own_level, refuse_bad
 from bracketflow.sharding import shards
-from bracketflow.tracker.turn import LEAST
+from bracketflow.tracker.turn import enough
 
 
 class View(NamedTuple):
@@ -36,21 +38,26 @@ class View(NamedTuple):
     """Xᵀ(C − level)X of the k columns, q × k."""
     heights: Array
     """Rayleigh quotients of the k columns above that of what of z is outside of them."""
+    squares: Array
+    """Squares of the k columns' images, of this process's rows."""
     rounding: Any
 
 
-def looked(operator: Operator, state: State, extra: Array, reference: Array) -> tuple[Probe, View]:
-    """The step's one product: the probe of the k columns, and the view of all."""
+def looked(operator: Operator, state: State, beside: Array) -> tuple[Probe, View]:
+    """The step's one product: the probe of the k columns, and the view of all.
+
+    `beside` are the other columns, of which the last is the reference.
+    """
     xp = namespace(state.basis)
     basis, k = state.basis, state.basis.shape[-1]
-    block = xp.concat([basis, extra, reference], axis=-1)
+    block, reference = xp.concat([basis, beside], axis=-1), beside[..., -1:]
     with np.errstate(over="ignore", invalid="ignore"):
         product = multiplied(operator, block)
         level = own_level(reference, product[..., -1:])
         image = -level[..., None, None] * block
         image += product
         if shards() is None:
-            seen, towards = image.mT @ basis, image[..., :k].mT @ reference
+            seen, towards = contracted(image, basis), image[..., :k].mT @ reference
             along = basis.mT @ reference
         else:
             own = level
@@ -61,8 +68,10 @@ def looked(operator: Operator, state: State, extra: Array, reference: Array) -> 
         inside = rayleigh[..., :k, :]
         refuse_bad(whole, 0.5 * xp.concat([inside - inside.mT, across], axis=-1), state.seen)
     rounding = to_host(whole.rounding + 64 * epsilon(block) * whole.size)
-    heights = _heights(inside, towards, along)
-    return _of_columns(whole, basis), View(block, image, rayleigh, heights, rounding)
+    heights, images = _heights(inside, towards, along), image[..., :k]
+    squares = column_inner(images, images)
+    view = View(block, image, rayleigh, heights, squares, rounding)
+    return _of_columns(whole, basis, squares), view
 
 
 def _over_shards(block: Array, image: Array, k: int, own: Any) -> tuple[Any, Array, Array, Array]:
@@ -77,8 +86,7 @@ def _heights(inside: Array, towards: Array, along: Array) -> Array:
 
     Above z itself where nothing of it is outside.
     """
-    rest = 1 - frobenius_squared(along)
-    rest = namespace(along).where(rest > LEAST, rest, 0 * rest + inf)
+    rest = enough(1 - frobenius_squared(along))
     beside = inner(along, inside @ along - 2 * towards) / rest
     return diagonal(inside) - beside[..., None]
 
@@ -88,7 +96,7 @@ def _corner(matrix: Array) -> Array:
     return matrix[-1, -1]
 
 
-def _of_columns(whole: Probe, basis: Array) -> Probe:
+def _of_columns(whole: Probe, basis: Array, squares: Array) -> Probe:
     """The probe of the first k columns, centred at their own level."""
     k = basis.shape[-1]
     rayleigh = whole.rayleigh[..., :k, :]
@@ -96,8 +104,14 @@ def _of_columns(whole: Probe, basis: Array) -> Probe:
     wide = above[..., None, None]
     return Probe(
         basis,
-        whole.centred[..., :k] - wide * basis,
+        partial(_lowered, whole.centred, wide, basis),  # few will ask for it
         whole.background + above,
         0.5 * (rayleigh + rayleigh.mT) - wide * identity_like(rayleigh),
         whole.matvecs,
+        square=namespace(squares).sum(squares, axis=-1) - k * above**2,
     )
+
+
+def _lowered(image: Array, level: Array, basis: Array) -> Array:
+    """The first columns of an image, at a level that is higher by so much."""
+    return image[..., : basis.shape[-1]] - level * basis
