@@ -20,8 +20,8 @@ from bracketflow.sharding import Shards, shards
 Array = Any  # a NumPy array or a torch tensor; what comes in decides what goes out
 Scalar = Any  # a number, or an array of the ensemble's shape
 
-LONG = 4096  # rows from which on columns are worked on in blocks,
-CACHED = 2**17  # numbers at a time
+CACHED = 2**17  # numbers of long columns that are worked on at a time
+DIRECT = 10**6  # multiplications up to which BLAS makes a product without copies
 
 
 def namespace(array: Array) -> Any:
@@ -96,21 +96,25 @@ def inner(left: Array, right: Array) -> Scalar:
     return np.einsum("...ij,...ij->...", left, right)  # no temporary, unlike sum(A * B)
 
 
-def row_blocks(*parts: Array) -> Iterator[slice]:
+def row_blocks(*parts: Array, most: int = 8192) -> Iterator[slice]:
     """The rows of long (n, k) arrays, so many at a time that they stay in the cache.
 
     Of no rows one block of none: sums over them have their shape all the same.
     """
     n, width = parts[0].shape[-2], sum(part.shape[-1] for part in parts)
-    rows = min(max(CACHED // max(width, 1), 1024), 8192)
+    rows = min(max(CACHED // max(width, 1), 1024), most)
     return (slice(first, first + rows) for first in range(0, max(n, 1), rows))
 
 
 def contracted(left: Array, right: Array) -> Array:
     """AᵀB of (..., n, k); of long ones in blocks: BLAS itself takes up to four times as long."""
-    if left.ndim > 2 or left.shape[-2] <= LONG:
+    n, entries = left.shape[-2], left.shape[-1] * right.shape[-1]
+    if left.ndim > 2 or n * entries <= DIRECT:
         return left.mT @ right
-    return sum(left[rows].mT @ right[rows] for rows in row_blocks(left, right))
+    if left.shape[-1] > right.shape[-1]:
+        return contiguous(contracted(right, left).mT)
+    most = min(max(DIRECT // entries, 256), 8192)
+    return sum(left[rows].mT @ right[rows] for rows in row_blocks(left, right, most=most))
 
 
 def frobenius_squared(matrix: Array) -> Scalar:

@@ -232,8 +232,8 @@ def _turn_sums(block: Array, mean: Mean, move: Array, spread: bool) -> tuple[Arr
     nothing = mean.inside[..., :0, :0]
     return (
         contracted(block, mean.mapped),
-        columns.mT @ block[..., -1:],
-        columns.mT @ mean.whole,
+        contracted(columns, block[..., -1:]),
+        contracted(columns, mean.whole),
         frobenius_squared(mean.whole),
         column_inner(move, mean.lean),
         column_inner(move, move),
@@ -341,13 +341,15 @@ def _turned(state: State, block: Array, mean: Mean, turn: Turn, g: Any) -> tuple
         moved = polished(moved)
     values = evened(bulk + raised(values + level[..., 0] - bulk), bulk, k, g)
     basis = contiguous(moved[..., :k])
+    mapped = xp.concat([moved, 0 * mean.reference], axis=-1)
+    mapped *= xp.concat([values, 0 * values[..., :1]], axis=-1)[..., None, :]
     return basis, mean._replace(
         beside=xp.concat([moved[..., k:], mean.reference], axis=-1),
         values=values,
         ritz=ritz_values(within, gram, rotation[..., :k], inside[..., :k]) + level[..., 0],
         reach=_reach(values[..., :k] - bulk),
         lean=mean.lean @ inside[..., :k, :k],
-        mapped=xp.concat([moved * values[..., None, :], 0 * mean.reference], axis=-1),
+        mapped=mapped,
         inside=values[..., None] * identity_like(values)[:, :k],
         base=basis,
         carry=np.ones_like(mean.carry),

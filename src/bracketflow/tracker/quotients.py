@@ -59,9 +59,7 @@ def watched(
     """
     mean, variance, loss, *_ = quotients
     kept, floor = np.maximum(1 - LEAK * g, 0.0), weight * rounding**2 + TINY
-    g, rate, kept, most, floor = (
-        np.asarray(number)[..., None] for number in (g, rate, kept, MOST * ready, floor)
-    )
+    g, rate, kept, most, floor = np.asarray([g, rate, kept, MOST * ready, floor])[..., None]
     change, height = fresh - mean, np.maximum(mean, 0.0)
     odds = (-weight * height) * (change + 0.5 * height) / (variance + floor)
     square = (weight * (1 - g)) * change**2

@@ -12,6 +12,7 @@ from bracketflow.core import (
     Probe,
     State,
     column_inner,
+    contiguous,
     contracted,
     diagonal,
     epsilon,
@@ -50,15 +51,15 @@ def looked(operator: Operator, state: State, beside: Array) -> tuple[Probe, View
     """
     xp = namespace(state.basis)
     basis, k = state.basis, state.basis.shape[-1]
-    block, reference = xp.concat([basis, beside], axis=-1), beside[..., -1:]
+    block, reference = xp.concat([basis, beside], axis=-1), contiguous(beside[..., -1:])
     with np.errstate(over="ignore", invalid="ignore"):
         product = multiplied(operator, block)
         level = own_level(reference, product[..., -1:])
         image = -level[..., None, None] * block
         image += product
         if shards() is None:
-            seen, towards = contracted(image, basis), image[..., :k].mT @ reference
-            along = basis.mT @ reference
+            seen, towards = contracted(image, basis), contracted(image[..., :k], reference)
+            along = contracted(basis, reference)
         else:
             own = level
             level, seen, towards, along = _over_shards(block, image, k, own)
