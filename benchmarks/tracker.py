@@ -704,7 +704,7 @@ def sparse_matrix(n):
     return (upper + upper.T).tocsr()
 
 
-def large_and_sparse(n=100_000, k=10, repeats=7):
+def large_and_sparse(n=100_000, k=10, repeats=21):
     rng = np.random.default_rng(0)
     matrix = sparse_matrix(n)
     tracker = EigenTracker()

@@ -150,7 +150,9 @@ def test_a_span_stays_orthonormal_though_it_is_not_looked_at_all_the_time(
 def test_long_columns_are_summed_block_by_block(n, rng):
     left, right = rng.standard_normal((n, 3)), rng.standard_normal((n, 60))
     scale = np.linalg.norm(left) * np.linalg.norm(right)
-    assert np.abs(contracted(left, right) - left.T @ right).max() <= 4 * EPS * scale
+    for a, b in ((left, right), (right, left), (right, right)):
+        assert np.abs(contracted(a, b) - a.T @ b).max() <= 4 * EPS * scale * 60
+        assert contracted(a, b).flags.c_contiguous
     mix = rng.standard_normal((3, 2)), rng.standard_normal((60, 2))
     whole = left @ mix[0] + right @ mix[1]
     assert np.abs(summed((left, mix[0]), (right, mix[1])) - whole).max() <= 100 * EPS * 60

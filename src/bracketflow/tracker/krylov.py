@@ -53,7 +53,7 @@ OUTSIDE = 0.01  # squared, of a spare direction: what is left of it outside of t
 MOSTLY = 0.3  # a spare direction of which so much is left need not be cleaned again
 FALL = 0.3  # of the residuals in one step on a static operator,
 PURSUED = 12  # with so many more products at most
-BETTER = 0.7  # of its residuals: the basis follows Ritz vectors that have no more
+BETTER = 0.6  # of its residuals: the basis follows Ritz vectors that have no more
 NEAR = 0.3  # and those that it has no larger cosine with
 
 

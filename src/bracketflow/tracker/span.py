@@ -120,18 +120,19 @@ class Span(NamedTuple):
     def left_of(self, image: Term, inside: Array, everywhere: bool) -> tuple[Array, Array, Array]:
         """R, what is left of an image without [S, Q] · inside; [S, Q]ᵀR and RᵀR, of our rows.
 
-        R is compared with no more than the parts that were taken off, or with all.
+        R is compared with all parts, or with no more than those taken off that came last.
         """
         least = epsilon(inside) * float(to_host(frobenius_squared(inside)) ** 0.5)
         off = [(part, -mix) for part, mix in self.terms(inside, least)]
-        compared = self.parts if everywhere else [part for part, _ in off]
+        latest = [part for part, _ in off if part is not self.columns]
+        compared = self.parts if everywhere else latest
         sums = {id(part): 0 * mix for part, mix in self._cut(inside)}
         residual, gram = _new_columns(*image), 0.0
-        for rows in row_blocks(residual, image[0], *compared):
+        for rows in row_blocks(residual, image[0], *(part for part, _ in off), *compared):
             block = _sum_into(residual[rows], rows, (image, *off))
             for part in compared:
                 sums[id(part)] += part[rows].mT @ block
-            gram = gram + block.mT @ block
+            gram = gram + block.mT @ (1 * block)  # of one array BLAS takes twice as long for it
         return residual, namespace(inside).concat(list(sums.values()), axis=-2), gram
 
     def leaning(self, inside: Array, level: Any) -> Array:
