@@ -108,13 +108,13 @@ def row_blocks(*parts: Array, most: int = 8192) -> Iterator[slice]:
 
 def contracted(left: Array, right: Array) -> Array:
     """AᵀB of (..., n, k); of long ones in blocks: BLAS itself takes up to four times as long."""
-    n, entries = left.shape[-2], left.shape[-1] * right.shape[-1]
-    if left.ndim > 2 or n * entries <= DIRECT:
+    n, most = left.shape[-2], DIRECT // max(left.shape[-1] * right.shape[-1], 1)
+    if left.ndim > 2 or n <= most or most < 256:
         return left.mT @ right
     if left.shape[-1] > right.shape[-1]:
         return contiguous(contracted(right, left).mT)
-    most = min(max(DIRECT // entries, 256), 8192)
-    return sum(left[rows].mT @ right[rows] for rows in row_blocks(left, right, most=most))
+    blocks = row_blocks(left, right, most=min(most, 8192))
+    return sum(left[rows].mT @ right[rows] for rows in blocks)
 
 
 def frobenius_squared(matrix: Array) -> Scalar:

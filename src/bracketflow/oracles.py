@@ -22,6 +22,7 @@ from bracketflow.core import (
     State,
     any_member,
     contiguous,
+    contracted,
     diagonal,
     epsilon,
     every_member,
@@ -368,8 +369,9 @@ def _of_another_library(operator: Operator, basis: Array) -> bool:
 def centre(basis: Array, image: Array) -> tuple[Probe, Array]:
     """Probe of Y = `image` at X = `basis`, and the skew part of A = Xᵀ(Y − sX)."""
     level = own_level(basis, image)
-    centred = image - level[..., None, None] * basis
-    compressed = basis.mT @ centred
+    centred = -level[..., None, None] * basis
+    centred += image
+    compressed = contracted(basis, centred)
     if shards() is not None:
         own = level
         level, compressed, _ = common_level(own, compressed, basis.mT @ basis, diagonal)

@@ -51,8 +51,9 @@ class EigenTracker:
     of them oversampled, one a reference) on a signal that moves or is noisy. While the signal
     of a single problem stands still, from the start or later, a Krylov span takes ⌈k/2⌉ + 1
     columns a step; the probe is then read off the span, and a reference column in every product
-    tests it. A static operator takes single columns, several of them a step. Ensembles always
-    average.
+    tests it. The basis follows what the span knows when its residuals fall to 0.6 of the last ones,
+    or the span is condensed: never more than a few products later. A static operator takes single
+    columns, several of them a step. Ensembles always average.
     """
 
     k: int | None = None

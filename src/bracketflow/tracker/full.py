@@ -157,8 +157,9 @@ def _loudness(square: Array, frame: Frame, probe: Probe, weight: float) -> tuple
     typical = xp.mean(frame.variance, axis=(-2, -1), keepdims=True)
     least = float(xp.finfo(square.dtype).smallest_normal)
     rounding = per_member(to_host(probe.rounding) ** 2 + least, square)
+    noise = frame.variance + (0.01 * typical + rounding)
     with np.errstate(over="ignore"):  # without any noise yet every innovation is infinitely loud
-        size = xp.mean(square / (frame.variance + (0.01 * typical + rounding)), axis=(-2, -1))
+        size = xp.mean(square / noise, axis=(-2, -1))
     scale = weight * (1 - fraction(frame.gain, weight))
     return to_host(size) * scale, 64.0 * scale
 
@@ -228,12 +229,18 @@ def _inverse_gaps(matrix: Array) -> Array:
     ordered = xp.sort(d, axis=-1)
     if bool((ordered[..., 1:] == ordered[..., :-1]).any()):  # made equal by just that
         gap = xp.where(gap == 0, order[..., None, :] - order[..., :, None], gap)
-    gap += float(xp.finfo(d.dtype).max) ** 0.25 * identity_like(matrix)
-    reach = matrix * matrix
-    reach *= 4
-    reach += gap * gap
-    gap += xp.copysign(xp.sqrt(reach), gap)
-    return 2 / gap
+    own = np.arange(d.shape[-1])
+    gap[..., own, own] = float(xp.finfo(d.dtype).max) ** 0.25
+    # In place, as 2/(δ(1 + √(1 + (2A_ij/δ)²))): a step is made of passes over n × n arrays.
+    inverse = 2 / gap
+    gap[...] = matrix
+    gap *= inverse
+    gap *= gap
+    gap += 1
+    gap **= 0.5
+    gap += 1
+    inverse /= gap
+    return inverse
 
 
 def _told_apart(mean: Array, variance: Array, noise: Any, g: Array) -> Array | None:
@@ -305,7 +312,9 @@ def _by_series(
     moved = basis @ square
     moved += basis
     pushed = diagonal(mean) - namespace(mean).linalg.vecdot(mean, angles)
-    return moved, pushed[..., None] * identity_like(mean)
+    left, own = namespace(mean).zeros_like(mean), np.arange(mean.shape[-1])
+    left[..., own, own] = pushed
+    return moved, left
 
 
 def _exactly(basis: Array, mean: Array, angles: Array, large: np.ndarray) -> tuple[Array, Array]:

@@ -60,7 +60,10 @@ NEAR = 0.3  # and those that it has no larger cosine with
 def step(
     operator: Operator, state: State, span: Span, spare: Array
 ) -> tuple[Array | None, Probe, Span]:
-    """One observation: next basis (None if the signal has moved), probe and span."""
+    """One observation: next basis (None if the signal has moved), probe and span.
+
+    The basis may be left as it is while the span learns: see `_waits`.
+    """
     if span.size == 0:
         return _first(operator, state, spare)
     span = _doubted(span, spare, DOUBTED_AT if operator.static else SURE_AT)
@@ -135,9 +138,14 @@ def _first(operator: Operator, state: State, spare: Array) -> tuple[Array | None
 
 def _referred(span: Span, basis: Array) -> Span:
     """The span with a column of the basis' span, and its image, to multiply along."""
-    mean = 1 + 0 * basis[:1].mT
-    mean = mean / len(mean) ** 0.5
+    mean = _mean(basis)
     return span._replace(reference=basis @ mean, image=image_of(span, basis, mean))
+
+
+def _mean(basis: Array) -> Array:
+    """The mix of its columns that is the reference, k × 1."""
+    identity = identity_like(basis)
+    return namespace(basis).sum(identity, axis=-1, keepdims=True) / len(identity) ** 0.5
 
 
 def _seed(probe: Probe, width: int) -> tuple[Probe, Span]:
@@ -258,7 +266,7 @@ def _next_block(operator: Operator, basis: Array, span: Span) -> Block:
     if not operator.static:
         columns = xp.concat([span.reference, columns], axis=-1)
         fresh = xp.concat([0 * fresh[:, :1], fresh], axis=-1)
-        of_basis = xp.concat([1 / k**0.5 + 0 * residual[:1].mT, of_basis], axis=-1)
+        of_basis = xp.concat([_mean(basis), of_basis], axis=-1)
     return Block(contiguous(columns), span.turn @ of_basis, fresh, of_basis, whole)
 
 

@@ -78,8 +78,7 @@ def looked(operator: Operator, block: Block, span: Span, seen: Any) -> tuple[Pro
         probe = Probe(block.columns, image, level, rayleigh, image.shape[-1])
         refuse_bad(probe, compressed - rayleigh, seen)
     rounding = np.maximum(span.rounding, _rounding(probe, span))
-    # Of a whole block the last columns are Q.
-    pending = inside[len(inside) - len(block.fresh) :]
+    pending = inside[len(inside) - len(block.fresh) :]  # of a whole block its last columns are Q
     return Product(probe, pending), span._replace(rounding=rounding)
 
 
@@ -131,9 +130,8 @@ def _separated(block: Block) -> tuple[Array | None, Array, Array, Array]:
     """
     xp, fresh = namespace(block.fresh), block.fresh
     if block.whole:
-        count = len(fresh)
-        identity = identity_like(fresh)
-        return None, 1 + 0 * identity[0, -count:], identity[:, -count:], identity[:, :-count]
+        identity, first = identity_like(fresh), fresh.shape[-1] - len(fresh)
+        return None, 1 + 0 * identity[0, first:], identity[:, first:], identity[:, :first]
     frame, sizes, mixing = xp.linalg.svd(fresh)
     rank = int(np.sum(to_host(sizes) > DEFLATED))
     return frame, sizes[:rank], mixing[:rank].mT / sizes[:rank], mixing[rank:].mT
