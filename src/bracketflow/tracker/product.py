@@ -23,7 +23,7 @@ from bracketflow.oracles import Operator, common_level, multiplied, own_level, r
 from bracketflow.sharding import over_rows, shards
 from bracketflow.tracker.span import Span, directions, extended, ritz_values, summed
 
-LEANING = 256  # roundings that a new direction may have of an old one, by an estimate
+LEANING = 512  # roundings that a new direction may have of an old one, by an estimate that is high
 DEFLATED = 0.1  # a part outside the span smaller than this is not resolved well enough
 
 
@@ -101,7 +101,7 @@ def absorbed(
     everywhere = not block.whole or shards() is not None
     residual, *sums = span.left_of((seen.centred, new), inside, everywhere)
     overlap, gram, surprise = over_rows(*sums, frobenius_squared(odd))
-    leaning = 0 * inside[: span.size] if everywhere else span.leaning(inside, seen.background)
+    leaning = 0 * inside[: span.size] if everywhere else span.leaning(inside)
     if not everywhere and _leans(leaning, gram):
         overlap, leaning = span.overlap(residual), 0 * leaning
     surprise += frobenius_squared(overlap[: span.size] * sizes)
@@ -141,8 +141,7 @@ def _odd(span: Span, block: Block, basis: Array, image: Array, old: Array, shift
     """What of the image of P · old, which lies in span S, is not the known one."""
     count = old.shape[-1]
     if block.whole or not count:
-        lifted = shift * block.columns[:, :count]
-        return image[:, :count] - lifted - span.image[:, :count]
+        return image[:, :count] - (span.image + shift * span.reference)[:, :count]
     if block.columns is basis:
         known = image_of(span, basis, old), -identity_like(old)
     else:

@@ -20,7 +20,7 @@ from bracketflow.core import (
     to_host,
 )
 from bracketflow.geometry import orthonormalise, triangular
-from bracketflow.sharding import over_rows
+from bracketflow.sharding import over_rows, row_count
 
 LEANING = 4.0  # roundings by which a new direction may lean on each of the old ones
 SLIGHT = 0.1  # leaning that is gone when it has been taken off once
@@ -135,17 +135,17 @@ class Span(NamedTuple):
             gram = gram + block.mT @ (1 * block)  # of one array BLAS takes twice as long for it
         return residual, namespace(inside).concat(list(sums.values()), axis=-2), gram
 
-    def leaning(self, inside: Array, level: Any) -> Array:
+    def leaning(self, inside: Array) -> Array:
         """What SᵀR may be by roundings: T SᵀQ + G(QᵀQ − I) − (Sᵀ[S, Q] − [I, 0]) · inside.
 
-        That is what earlier ones have grown to; those of the product, which was made at this
-        level, are added.
+        That is what earlier ones have grown to; those of R and of the products are added.
         """
-        m, defect = self.size, self.defect
+        m, defect, q = self.size, self.defect, self.pending.shape[-1]
         grown = self.rayleigh @ defect[:m, m:] + self.coupling @ defect[m:, m:]
         grown = grown - defect[:m] @ inside
-        size = _average(inside) * len(inside) ** 0.5 + abs(level)
-        return grown + epsilon(inside) * size * _sign(grown)
+        new = epsilon(inside) * _average(inside) * len(inside) ** 0.5
+        new += float(self.rounding) / float(row_count(self.columns) * max(q, 1)) ** 0.5
+        return grown + new * _sign(grown)
 
 
 def _average(mix: Array) -> float:
