@@ -251,8 +251,8 @@ def _absorbed(
     gain = mean.gain
     if move is None:
         return state.basis, mean._replace(gain=grown(gain, weight, forget))
-    mean = _measured(view, mean, weight, news.sums)
     if turn is not None:
+        mean = _measured(view, mean, weight, news.sums)
         share = 1 - mean.carry
         new = share * (gain.memory + weight)
         quotients, *evidence = leaning(mean.quotients, share, new)
@@ -398,7 +398,7 @@ def _measured(view: View, mean: Mean, weight: float, sums: Sums) -> Mean:
     seen, k = view.rayleigh, sums.images.shape[-1]
     g = fraction(mean.gain, weight)
     fade = per_member(weight * (1 - g), seen)
-    count = np.maximum(1.0, FOLLOW_AT / g)  # observations that this one stands for
+    count = (1 - mean.carry) / g  # observations since the last turn, for which this one stands
     rate = per_member(_learning(mean.gain.count, count), seen)
     # Eigenvalues are read relative to their mean: the noise of the reference is not theirs.
     common = (trace(seen[..., :k, :]) - xp.sum(mean.ritz, axis=-1))[..., None] / k
