@@ -141,7 +141,7 @@ def test_a_span_stays_orthonormal_though_it_is_not_looked_at_all_the_time(
         span = span_of(state)
         both = np.concatenate([span.columns, span.pending], axis=-1)
         defect = np.abs(both.T @ both - np.eye(both.shape[-1])).max()
-        assert defect < product.LEANING * EPS
+        assert defect < 512 * EPS  # what docs/theory.md promises, whatever the code's limit is
     assert any(looks)
     assert not all(looks)
 
