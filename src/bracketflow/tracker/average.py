@@ -120,7 +120,7 @@ def step(
     operator: Operator, state: State, mean: Mean, forget: float | None
 ) -> tuple[Array, Probe, Mean, Any]:
     """One observation of all q columns and the reference: basis, probe, memory, Sums.change."""
-    probe, view = looked(operator, state, mean.beside)
+    probe, view = looked(operator, state, mean.block)
     weight = operator.weight
     news = _news(probe, view, mean, weight)
     if shards() is not None:
@@ -207,13 +207,13 @@ def _sums(
     squares, gram, cross, turn = nothing, nothing, nothing, ()
     spread = shards() is not None
     if move is not None:
-        k, moved = move.shape[-1], probe.basis + move
         squares = view.squares
         if turns:
             turn = _turn_sums(view.block, mean, move, spread)
         else:
+            moved = probe.basis + move
             gram = contracted(moved, moved)
-            cross = contracted(moved, mean.mapped[..., :k])
+            cross = contracted(moved, mean.mapped[..., : move.shape[-1]])
     size, change, residual, squares, gram, cross, *turn = over_rows(
         frobenius_squared(innovation),
         frobenius_squared(view.image[..., -1:] - mean.image),
@@ -299,7 +299,9 @@ def _moved(basis: Array, move: Array, gram: Array, cross: Array, mean: Mean) -> 
     shrink = (vectors / xp.sqrt(1 + values)[..., None, :]) @ vectors.mT
     mean.mapped[..., :k] += bulk * move
     inside = xp.concat([shrink @ (cross + bulk * square), inside[..., k:, :]], axis=-2)
-    return (basis + move) @ shrink, mean._replace(inside=inside)
+    basis = (basis + move) @ shrink
+    block = xp.concat([basis, mean.block[..., k:]], axis=-1)
+    return basis, mean._replace(block=block, inside=inside)
 
 
 def _lagging(turn: Turn, reach: Array, n: int) -> tuple[Any, Any]:
@@ -334,17 +336,17 @@ def _turned(state: State, block: Array, mean: Mean, turn: Turn, g: Any) -> tuple
         values, inside, rotation = identified(values, inside, rotation, k, settled)
     anchor, left = followed(mean.anchor @ inside, values)
     since = np.where(left & settled, np.asarray(state.steps)[..., None] + 1, mean.since)
-    moved = image @ rotation
+    moved = image @ xp.concat([rotation, 0 * rotation[..., :1]], axis=-1)  # with room for z
     if steps == 0:
-        moved = upright(moved)
+        moved[..., :-1] = upright(moved[..., :-1])
     if (to_host(values).max(axis=-1) ** 2 > SOUND * to_host(values).min(axis=-1) ** 2).any():
-        moved = polished(moved)
+        moved[..., :-1] = polished(moved[..., :-1])
     values = evened(bulk + raised(values + level[..., 0] - bulk), bulk, k, g)
+    mapped = moved * xp.concat([values, 0 * values[..., :1]], axis=-1)[..., None, :]
+    moved[..., -1:] = mean.reference
     basis = contiguous(moved[..., :k])
-    mapped = xp.concat([moved, 0 * mean.reference], axis=-1)
-    mapped *= xp.concat([values, 0 * values[..., :1]], axis=-1)[..., None, :]
     return basis, mean._replace(
-        beside=xp.concat([moved[..., k:], mean.reference], axis=-1),
+        block=moved,
         values=values,
         ritz=ritz_values(within, gram, rotation[..., :k], inside[..., :k]) + level[..., 0],
         reach=_reach(values[..., :k] - bulk),

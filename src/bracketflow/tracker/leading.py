@@ -90,8 +90,8 @@ def _moving(state: State, mean: running.Mean, span: Span) -> tuple[Array, Leadin
     extra = running.filled(basis, xp.concat([others, mean.extra], axis=-1)[:, :p])
     alarm = after_jump(mean.alarm, state.steps) if mean.alarm.held else mean.alarm
     ritz = ritz_values(span) if span.turn.shape[-1] else mean.ritz
-    beside = xp.concat([extra, mean.reference], axis=-1)
-    mean = mean._replace(beside=beside, alarm=alarm, ritz=ritz)
+    block = xp.concat([basis, extra, mean.reference], axis=-1)
+    mean = mean._replace(block=block, alarm=alarm, ritz=ritz)
     fresh = running.forgotten(mean, basis)
     return basis, Leading(fresh, empty(basis), np.int64(0))
 

@@ -20,9 +20,9 @@ COLUMNS = 4  # multiplied for each one asked for, the reference among them
 class Mean(NamedTuple):
     """Memory of the leading tracker."""
 
-    beside: Array
-    """The p oversampled columns, and one fixed random column z: the level of the bulk, and whether
-    the signal stands still."""
+    block: Array
+    """[X, z]: the basis, p oversampled columns, and one fixed random column z, for the level of the
+    bulk, and whether the signal stands still. (While it does, its basis is an old one.)"""
     image: Array
     """The reference's last image, less its part along the reference."""
     values: Array
@@ -65,12 +65,12 @@ class Mean(NamedTuple):
     @property
     def extra(self) -> Array:
         """The oversampled columns."""
-        return self.beside[..., :-1]
+        return self.block[..., self.lean.shape[-1] : -1]
 
     @property
     def reference(self) -> Array:
         """z, n × 1."""
-        return self.beside[..., -1:]
+        return self.block[..., -1:]
 
 
 def start(basis: Array, rng: Any) -> Mean:
@@ -85,7 +85,7 @@ def start(basis: Array, rng: Any) -> Mean:
     values = 0 * xp.concat(first, axis=-1)[..., 0, :]
     inside = values[..., None] + 0 * basis[..., :1, :]
     return Mean(
-        beside=xp.concat([extra, reference], axis=-1),
+        block=xp.concat([basis, extra, reference], axis=-1),
         image=0 * reference,
         values=values,
         ritz=values[..., :k],

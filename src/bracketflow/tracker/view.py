@@ -44,14 +44,13 @@ class View(NamedTuple):
     rounding: Any
 
 
-def looked(operator: Operator, state: State, beside: Array) -> tuple[Probe, View]:
+def looked(operator: Operator, state: State, block: Array) -> tuple[Probe, View]:
     """The step's one product: the probe of the k columns, and the view of all.
 
-    `beside` are the other columns, of which the last is the reference.
+    `block` is the basis, the other columns, and the reference.
     """
     xp = namespace(state.basis)
-    basis, k = state.basis, state.basis.shape[-1]
-    block, reference = xp.concat([basis, beside], axis=-1), contiguous(beside[..., -1:])
+    basis, k, reference = state.basis, state.basis.shape[-1], contiguous(block[..., -1:])
     with np.errstate(over="ignore", invalid="ignore"):
         product = multiplied(operator, block)
         level = own_level(reference, product[..., -1:])
