@@ -10,7 +10,7 @@ from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
 import bracketflow as bf
 from bracketflow.core import State
-from bracketflow.oracles import centre, observe
+from bracketflow.oracles import WIDE, centre, observe
 from cases import symmetric
 
 N = 9
@@ -209,6 +209,42 @@ def test_probe_has_the_defining_formulas(rng):
     values = np.linalg.eigvalsh(rayleigh)
     spread = values[-1] - values[0] + np.linalg.norm(residual, 2)
     assert np.isclose(probe.spread, spread)
+
+
+@pytest.mark.parametrize("library", [np.asarray, torch.from_numpy])
+@pytest.mark.parametrize("ensemble", [(), (2,)])
+@pytest.mark.parametrize("columns", [WIDE, 300])
+def test_many_columns_are_probed_by_blocks_alike(columns, ensemble, library, rng):
+    """Full and not, with a last block that is whole and one that is not."""
+    n = 300
+    matrix = symmetric(rng, n, ensemble=ensemble)
+    basis = bf.random_basis(n, columns, rng=rng, ensemble=ensemble)
+    for alpha in (0.0, 1e6):
+        image = matrix @ basis + alpha * basis
+        probe, asymmetry = centre(library(basis), library(image))
+        compressed = basis.mT @ (image - np.asarray(probe.background)[..., None, None] * basis)
+        slack = 1e-11 + 50 * np.finfo(float).eps * alpha
+        rayleigh = np.asarray(probe.rayleigh)
+        assert np.allclose(rayleigh, 0.5 * (compressed + compressed.mT), rtol=0, atol=slack)
+        assert np.array_equal(rayleigh, rayleigh.mT)
+        assert np.linalg.norm(np.asarray(asymmetry), axis=(-2, -1)).max() < n * slack
+
+
+@pytest.mark.parametrize("place", [(10, 200), (200, 10), (70, 71), (299, 298)])
+def test_many_columns_do_not_hide_an_asymmetry(place):
+    """Above and below the diagonal, within a block and across."""
+    matrix = np.diag(np.arange(300.0))
+    matrix[place] = 1e-3
+    refuse(matrix, State(np.eye(300)), "not symmetric", "check_symmetric")
+
+
+def test_the_asymmetry_of_many_columns_is_seen_at_its_size(rng):
+    skew = rng.standard_normal((300, 300))
+    skew = 0.5 * (skew - skew.T)
+    basis = bf.random_basis(300, rng=rng)
+    _, asymmetry = centre(basis, (symmetric(rng, 300) + skew) @ basis)
+    # Twice its square but for the blocks on the diagonal, and a tenth for chance.
+    assert 0.9 < np.sum(asymmetry**2) / np.sum(skew**2) < 2.2
 
 
 def test_residuals_are_those_of_the_eigenvalue_equation(rng):

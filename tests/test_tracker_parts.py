@@ -15,6 +15,7 @@ from bracketflow.tracker import average, full, reading, running, turn
 from bracketflow.tracker import gain as g
 from bracketflow.tracker import quotients as q
 from bracketflow.tracker.identity import continued
+from bracketflow.tracker.leading import STEADY
 from bracketflow.tracker.view import looked
 from cases import noise, symmetric
 
@@ -525,8 +526,27 @@ def test_a_mean_that_is_forgotten_is_one_that_has_seen_nothing(ensemble, rng):
     for name in ("lean", "carry", "anchor", "mapped", "inside", "whole", "base"):
         assert np.array_equal(getattr(empty, name), getattr(fresh, name)), name
     assert all(np.array_equal(a, b) for a, b in zip(empty.gain, fresh.gain, strict=True))
-    for name in ("beside", "values", "variance", "power", "since"):
+    for name in ("block", "values", "variance", "power", "since"):
         assert getattr(empty, name) is getattr(mean, name), name
+
+
+@pytest.mark.parametrize("ensemble", [(), (2,)])
+def test_the_block_of_a_mean_holds_the_basis_whatever_happens(ensemble, rng):
+    """Still, noisy, an outlier, a jump, and noise again; while it stands still nobody reads it."""
+    tracker, still, other = bf.EigenTracker(), symmetric(rng, 20), symmetric(rng, 20)
+    state = tracker.init(bf.random_basis(20, 2, rng=rng, ensemble=ensemble))
+    scenes = [(still, 0.0)] * 5 + [(still, 1.0)] * 30 + [(1e6 * other, 1.0)] + [(other, 1.0)] * 30
+    averaged, kinds = 0, set()
+    for matrix, size in scenes:
+        before = state
+        state, _ = tracker.step(matrix + noise(rng, 20, size), state)
+        kinds |= {event.kind for event in tracker.events(before, state)}
+        mean, _, steady = state.memory
+        if steady < STEADY:
+            averaged += 1
+            assert np.array_equal(mean.block[..., :2], state.basis)
+    assert averaged >= 60
+    assert {"outlier", "jump"} <= kinds
 
 
 def test_reach_is_one_over_the_height_and_nothing_for_a_flat_mean():
@@ -742,15 +762,14 @@ def test_a_view_is_the_product_at_the_level_of_its_reference(library, ensemble, 
     block = bf.random_basis(n, k + p, rng=rng, ensemble=ensemble)
     reference = bf.random_basis(n, 1, rng=rng, ensemble=ensemble)
     state = State(library(np.ascontiguousarray(block[..., :k])))
-    beside = np.concatenate([block[..., k:], reference], axis=-1)
-    probe, view = looked(as_operator(library(c)), state, library(beside))
+    both = np.concatenate([block, reference], axis=-1)
+    probe, view = looked(as_operator(library(c)), state, library(both))
     plain = observe(library(c), state)
     for name in ("background", "rayleigh", "extent", "centred", "residual"):
         assert np.allclose(getattr(probe, name), getattr(plain, name), rtol=0, atol=1e-12), name
     assert probe.matvecs == k + p + 1
     level = (reference.mT @ c @ reference)[..., 0, 0]
     centred = c - level[..., None, None] * np.eye(n)
-    both = np.concatenate([block, reference], axis=-1)
     assert np.array_equal(view.block, both)
     assert np.allclose(view.image, centred @ both, rtol=0, atol=1e-12)
     assert np.allclose(view.rayleigh, block.mT @ centred @ block[..., :k], rtol=0, atol=1e-12)
@@ -766,9 +785,9 @@ def test_a_view_of_what_is_not_symmetric_is_refused(where, rng):
     c = np.diag(np.arange(6.0, 0, -1))
     i, j = (0, 1) if where == "columns" else (0, 5)
     c[i, j] += 1e-3
-    basis, beside = np.eye(6)[:, :2], np.eye(6)[:, [2, 3, 5]]
+    block = np.eye(6)[:, [0, 1, 2, 3, 5]]
     with pytest.raises(bf.ObservationError, match="not symmetric"):
-        looked(as_operator(c), State(basis), beside)
+        looked(as_operator(c), State(block[:, :2]), block)
 
 
 # Reading ----------------------------------------------------------------------------------------

@@ -299,20 +299,21 @@ def _by_series(
 ) -> tuple[Array, Array]:
     """The turn K + √(I + K²) by a series in K² = −`square`, and what it leaves of H̄: a diagonal.
 
-    The second term, K⁴, counts where it is `visible`; `square` is spent.
+    The second term, K⁴, counts where it is `visible`, never with more than seven of its digits;
+    `square` is spent.
     """
-    basis = state.basis
-    quartic = square @ square.mT if visible else None
+    xp, basis = namespace(mean), state.basis
+    coarse = xp.astype(square, xp.float32) if visible else None
     square *= -0.5
     square += angles
-    if quartic is not None:
-        square -= 0.125 * quartic
+    if coarse is not None:
+        square -= xp.astype(0.125 * (coarse @ coarse.mT), square.dtype)
     if np.max(state.steps) % POLISH_EVERY == 0:
         square += 0.5 * (identity_like(mean) - basis.mT @ basis)
     moved = basis @ square
     moved += basis
-    pushed = diagonal(mean) - namespace(mean).linalg.vecdot(mean, angles)
-    left, own = namespace(mean).zeros_like(mean), np.arange(mean.shape[-1])
+    pushed = diagonal(mean) - xp.linalg.vecdot(mean, angles)
+    left, own = xp.zeros_like(mean), np.arange(mean.shape[-1])
     left[..., own, own] = pushed
     return moved, left
 
