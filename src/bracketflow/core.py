@@ -109,7 +109,13 @@ def row_blocks(*parts: Array, most: int = 8192) -> Iterator[slice]:
 def contracted(left: Array, right: Array) -> Array:
     """AᵀB of (..., n, k); of long ones in blocks: BLAS itself takes up to four times as long."""
     n, most = left.shape[-2], DIRECT // max(left.shape[-1] * right.shape[-1], 1)
-    if left.ndim > 2 or n <= most or most < 256:
+    if left.ndim > 2 or most < 256:
+        return left.mT @ right
+    if left is right and 4 * n > most:  # BLAS takes a way of its own for AᵀA, and a longer one
+        half = left.shape[-1] // 2
+        parts = (contracted(part, left) for part in (left[:, :half], left[:, half:]))
+        return namespace(left).concat(list(parts), axis=-2)
+    if n <= most:
         return left.mT @ right
     if left.shape[-1] > right.shape[-1]:
         return contiguous(contracted(right, left).mT)
@@ -280,7 +286,7 @@ class Probe:
         """Rows of the basis, those of all processes."""
         return int(self.basis.shape[-2]) if self.sharding is None else self.sharding.n
 
-    @property
+    @cached_property
     def size(self) -> Scalar:
         """‖H‖_F."""
         return frobenius_squared(self.rayleigh) ** 0.5

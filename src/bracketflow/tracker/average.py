@@ -330,7 +330,7 @@ def _turned(state: State, block: Array, mean: Mean, turn: Turn, g: Any) -> tuple
     gram = _image_gram(image, level, turn)
     values, rotation = singular(gram)
     inside = within @ rotation
-    steps = int(np.max(state.steps))
+    steps = int(np.asarray(state.steps).max())
     settled = steps > CAUTIOUS_STEPS
     if steps > 0:
         values, inside, rotation = identified(values, inside, rotation, k, settled)

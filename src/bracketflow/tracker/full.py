@@ -50,7 +50,8 @@ from bracketflow.tracker.quotients import Quotients
 LARGE_TURN = 0.3  # ‖K‖_F from which one eigh beats many small turns
 SMALL_TURN = 2.0  # ‖K²‖_F in units of eps^(1/3): beyond it the series of the turn is too short
 ALIKE = 4.0  # standard errors of the entries of H̄ within which eigenvalues are not told apart
-TURN_AT = 0.03  # turn when it takes this part off the squared standard error
+TURN_AT = 0.03  # turn when it takes this part off the squared standard error,
+MANY, TURN_MANY_AT = 256, 0.045  # and of so many columns: there a turn costs more than all else
 POLISH_EVERY = 16  # steps between two corrections of XᵀX
 
 
@@ -191,7 +192,8 @@ def _absorbed(
     square *= per_member(np.maximum(1 / frame.gain.count, 1 / 1024), innovation)
     square += variance
     inverse_gap *= mean
-    worth = TURN_AT * weight * gain.noise * to_host(frobenius_squared(fresh))
+    part = TURN_AT if fresh.shape[-1] < MANY else TURN_MANY_AT
+    worth = part * weight * gain.noise * to_host(frobenius_squared(fresh))
     left = None if known is None else off_diagonal((1 - known) * mean)
     basis, mean = _turned(state, mean, inverse_gap, worth, left)
     own = np.arange(fresh.shape[-1])
