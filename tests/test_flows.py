@@ -9,7 +9,7 @@ import torch
 import bracketflow as bf
 from bracketflow.core import State
 from bracketflow.flows import brockett_move, generator
-from bracketflow.oracles import observe
+from bracketflow.oracles import centre, observe
 from cases import symmetric
 
 N = 7
@@ -161,7 +161,7 @@ def test_every_rule_keeps_its_memory_and_starts_with_none_but_adaptive(rng):
 def test_a_flat_operator_is_not_moved_and_a_tiny_one_is():
     """0 where the square of the spread vanishes in double precision; the stated step elsewhere."""
     for scale, moves in ((0.0, False), (1e-160, False), (1e-140, True)):
-        probe = observe(scale * np.diag([1.0, -1.0]), State(np.eye(2)))
+        probe, _ = centre(np.eye(2), scale * np.diag([1.0, -1.0]))
         for rule, times in ((bf.Adaptive(), 1.8 / 4), (bf.Certified(1.0), 1 / 12)):
             eta, _ = rule.size(probe, 0, None, None)
             assert eta == (pytest.approx(times / scale**2, rel=1e-12) if moves else 0)

@@ -1,5 +1,6 @@
 """Operators of every kind multiply alike; the probe is centred; bad products are refused."""
 
+import itertools
 import warnings
 
 import numpy as np
@@ -287,6 +288,31 @@ def test_bad_observations_are_refused_with_reason_and_remedy(rng):
     loud = matrix + 1e18 * np.eye(N)
     refuse(loud, state._replace(seen=8.0), "drowned", "leaves no digit")
     observe(loud, state)  # never the first observation
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("columns", [3, N])
+def test_what_is_too_small_to_be_squared_is_refused_and_nothing_is_not(columns, dtype, rng):
+    matrix, basis = symmetric(rng, N), bf.random_basis(N, columns, rng=rng).astype(dtype)
+    least = float(np.finfo(dtype).smallest_normal) ** 0.5
+    small, smaller = (scale * least * matrix.astype(dtype) for scale in (2.0, 1e-3))
+    for library in (np.asarray, torch.from_numpy):
+        state = State(library(basis))
+        refuse(library(smaller), state, "too small", "scale the operator up")
+        observe(library(small), state)
+        observe(library(0 * matrix.astype(dtype)), state)
+        observe(library(smaller), state._replace(seen=1.0))  # beside what was seen it is nothing
+    pair = np.stack([small, smaller, 0 * small])
+    state = State(np.stack([basis] * 3))
+    assert refuse(pair, state, "too small", r"members \[\(1,\)\]").members == ((1,),)
+
+
+def test_a_tiny_matrix_is_never_called_converged_by_mistake(rng):
+    """Below 1e-154, and in single precision 1e-19, all residuals used to vanish."""
+    for dtype, scales in ((np.float32, (1e-25, 1e-36)), (np.float64, (1e-160, 1e-300))):
+        for scale, k in itertools.product(scales, (None, 3)):
+            with pytest.raises(bf.ObservationError, match="scale the operator up"):
+                bf.decompose((scale * symmetric(rng, 30)).astype(dtype), k=k)
 
 
 def test_sparse_operators_refuse_a_stack_and_name_the_remedy(rng):

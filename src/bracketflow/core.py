@@ -39,6 +39,16 @@ def _epsilon(xp: Any, dtype: Any) -> float:
     return float(xp.finfo(dtype).eps)
 
 
+def least_squared(array: Array) -> float:
+    """The least number whose square is a normal one of the array's dtype."""
+    return _least_squared(namespace(array), array.dtype)
+
+
+@lru_cache(maxsize=16)
+def _least_squared(xp: Any, dtype: Any) -> float:
+    return float(xp.finfo(dtype).smallest_normal ** 0.5)
+
+
 def contiguous(array: Array) -> Array:
     """`array` in C order: other layouts give other last bits, and resuming must not."""
     return np.ascontiguousarray(array) if isinstance(array, np.ndarray) else array.contiguous()
@@ -221,8 +231,8 @@ class ObservationError(ValueError):
     Attributes
     ----------
     reason : str
-        The short cause: "non-finite", "wrong shape", "wrong type", "not symmetric", "drowned" or
-        "raised".
+        The short cause: "non-finite", "wrong shape", "wrong type", "not symmetric", "too small",
+        "drowned" or "raised".
     members : tuple of index tuples
         The ensemble members concerned; empty for a single problem.
     """

@@ -28,6 +28,7 @@ from bracketflow.core import (
     every_member,
     frobenius_squared,
     inner,
+    least_squared,
     namespace,
     to_host,
     whole_number,
@@ -326,8 +327,9 @@ def observe(operator: Any, state: State) -> Probe:
     Raises
     ------
     ObservationError
-        The product is non-finite, of the wrong shape, not symmetric, or drowned: eps·|s| is above
-        the spread of all H seen so far. Nothing has changed then.
+        The product is non-finite, of the wrong shape, not symmetric, so small that squares
+        underflow, or drowned: eps·|s| is above the spread of all H seen so far. Nothing has
+        changed then.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         probe, asymmetry = centre(state.basis, multiplied(operator, state.basis))
@@ -478,7 +480,8 @@ def refuse_bad(probe: Probe, asymmetry: Array, seen: Scalar) -> None:
     finite = level + size + skew < inf
     symmetric = skew <= eps**0.5 * (size + skew) + probe.rounding_of(level + seen)
     audible = (seen == 0) | (eps * level <= seen)
-    if every_member(finite & symmetric & audible):
+    squarable = level + size + seen >= least_squared(probe.basis)
+    if every_member(finite & symmetric & audible & squarable):
         return
     if not every_member(finite):
         spread = shards()
@@ -498,6 +501,9 @@ def refuse_bad(probe: Probe, asymmetry: Array, seen: Scalar) -> None:
             "or pass (A + A.T) / 2",
             _members(~symmetric),
         )
+    if every_member(audible):
+        _refuse_tiny(probe)
+        return
     raise ObservationError(
         "drowned",
         f"the background {float(level.max()):.3g} leaves no digit for a signal whose spread so "
@@ -505,6 +511,21 @@ def refuse_bad(probe: Probe, asymmetry: Array, seen: Scalar) -> None:
         "background inside the operator",
         _members(~audible),
     )
+
+
+def _refuse_tiny(probe: Probe) -> None:
+    """Raise where no entry of a product, but for zeros, is large enough to be squared."""
+    xp, count = namespace(probe.basis), probe.n * probe.basis.shape[-1]
+    total = over_rows(xp.sum(abs(probe.centred), axis=(-2, -1)))
+    size = total / count**0.5 + abs(probe.background)  # at most ‖Y − sX‖_F + |s|
+    tiny = (size > 0) & (size < least_squared(probe.basis))
+    if any_member(tiny):
+        raise ObservationError(
+            "too small",
+            f"the product is of size {float(size.max()):.2g}, and squares of it underflow in "
+            f"{probe.basis.dtype}: scale the operator up",
+            _members(tiny),
+        )
 
 
 def _members(mask: Array) -> tuple[tuple[int, ...], ...]:

@@ -14,6 +14,7 @@ from bracketflow.core import (
     epsilon,
     frobenius_squared,
     identity_like,
+    least_squared,
     namespace,
     to_host,
 )
@@ -47,10 +48,9 @@ def levels(within: Array, bulk: Array | None) -> tuple[Array, Array]:
         if not _positive(within - bulk[..., None] * identity):
             lowest = xp.linalg.eigvalsh(within)[..., :1]
             lowest = xp.where(lowest < bulk, lowest, bulk)
-    tiny = float(xp.finfo(within.dtype).smallest_normal) ** 0.5
     # Not less than any eigenvalue, and the same for all columns of one span.
     height = frobenius_squared(within - lowest[..., None] * identity) ** 0.5
-    return (lowest - LEAST * height[..., None] - tiny)[..., None], bulk
+    return (lowest - LEAST * height[..., None] - least_squared(within))[..., None], bulk
 
 
 def _positive(matrix: Array) -> bool:
