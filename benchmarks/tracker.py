@@ -428,7 +428,7 @@ print(time.perf_counter() - begin)
 """
 
 
-def rows_in_time(rounds=3):
+def rows_in_time(rounds=5):
     """Each in a process of its own, at its own faster thread count."""
     seconds = {}
     for _ in range(rounds):

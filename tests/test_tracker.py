@@ -341,9 +341,11 @@ def test_weights_count_beside_each_other_only(k, forget):
 
 
 @pytest.mark.parametrize("k", CASES)
-@pytest.mark.parametrize("scale", [2.0**-40, 2.0**40])
-def test_the_scale_of_the_operator_changes_nothing_but_its_eigenvalues(k, scale):
+@pytest.mark.parametrize(("dtype", "power"), [("f8", -40), ("f8", 40), ("f4", -27), ("f4", 27)])
+def test_the_scale_of_the_operator_changes_nothing_but_its_eigenvalues(k, dtype, power):
     observations, start = eventful(np.random.default_rng(21), k)
+    observations, start = [part.astype(dtype) for part in observations], start.astype(dtype)
+    scale = start.dtype.type(2) ** power
     tracker = EigenTracker()
     plain, read, kinds = observed_by(tracker, observations, start)
     scaled, scaled_read, scaled_kinds = observed_by(
@@ -357,6 +359,8 @@ def test_the_scale_of_the_operator_changes_nothing_but_its_eigenvalues(k, scale)
     for name in ("eigenvalues", "eigenvalue_errors"):
         assert np.array_equal(scale * getattr(read, name), getattr(scaled_read, name))
     assert np.allclose(read.vector_errors, scaled_read.vector_errors, rtol=1e-12)
+    eye = np.eye(start.shape[-1])
+    assert np.allclose(scaled.basis.T @ scaled.basis, eye, rtol=0, atol=64 * np.finfo(dtype).eps)
 
 
 def test_turning_the_problem_turns_the_full_basis():

@@ -146,6 +146,17 @@ def test_a_span_stays_orthonormal_though_it_is_not_looked_at_all_the_time(
     assert not all(looks)
 
 
+@pytest.mark.parametrize("scale", [1e-20, 1e-21, 1e-22])
+def test_a_signal_whose_squares_are_nothing_beside_a_background_that_has_some(scale, rng):
+    """Directions that cannot be made orthonormal are none."""
+    matrix, tracker = scale * symmetric(rng, 12), bf.EigenTracker()
+    state = tracker.init(bf.random_basis(12, 3, rng=rng).astype(np.float32))
+    for _ in range(20):
+        observed = matrix + scale * rng.uniform(1e4, 1e5) * np.eye(12)
+        state, _ = tracker.step(observed.astype(np.float32), state)
+        assert np.abs(state.basis.T @ state.basis - np.eye(3)).max() < 1e-5
+
+
 @pytest.mark.parametrize("n", [1, 7, 1024, 1025, 20_000])
 def test_long_columns_are_summed_block_by_block(n, rng):
     left, right = rng.standard_normal((n, 3)), rng.standard_normal((n, 60))

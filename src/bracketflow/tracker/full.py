@@ -19,6 +19,7 @@ from bracketflow.core import (
     frobenius_squared,
     identity_like,
     inner,
+    least_squared,
     namespace,
     off_diagonal,
     select,
@@ -218,14 +219,14 @@ def _pulled(gain: Gain, innovation: Array, frame: Frame, weight: float) -> Gain:
 def _inverse_gaps(matrix: Array) -> Array:
     """2/(δ ± √(δ² + 4A_ij²)), δ = A_jj − A_ii: K_ij/A_ij for the K that diagonalise every pair.
 
-    Skew, its diagonal negligible; bounded by 1/|A_ij|, so that a degenerate pair is turned and
-    not blown up.
+    Skew; bounded by 1/|A_ij|, so that a degenerate pair is turned and not blown up.
     """
     xp = namespace(matrix)
     d = diagonal(matrix)
     # Equal eigenvalues get an order, at the size of rounding, so that the result is skew.
-    scale = xp.max(abs(d), axis=-1, keepdims=True) + float(xp.finfo(d.dtype).max) ** -0.25
-    order = scale * (2 * epsilon(d)) * xp.arange(d.shape[-1], dtype=d.dtype)
+    extent = xp.max(matrix, axis=(-2, -1)) - xp.min(matrix, axis=(-2, -1)) + least_squared(d)
+    scale = xp.max(abs(d), axis=-1) + extent
+    order = (scale * (2 * epsilon(d)))[..., None] * xp.arange(d.shape[-1], dtype=d.dtype)
     d = d + order
     gap = d[..., None, :] - d[..., :, None]
     ordered = xp.sort(d, axis=-1)
@@ -242,6 +243,7 @@ def _inverse_gaps(matrix: Array) -> Array:
     gap **= 0.5
     gap += 1
     inverse /= gap
+    inverse[..., own, own] = 0
     return inverse
 
 

@@ -15,6 +15,7 @@ from bracketflow.core import (
     epsilon,
     frobenius_squared,
     identity_like,
+    least_squared,
     namespace,
     row_blocks,
     to_host,
@@ -87,8 +88,9 @@ class Span(NamedTuple):
 
     @property
     def floor(self) -> Any:
-        """Residuals below this are rounding."""
-        return self.rounding / 16
+        """Residuals below this are rounding, or too small to be squared."""
+        least = least_squared(self.columns) * row_count(self.columns) ** 0.5
+        return np.maximum(self.rounding / 16, least)
 
     @property
     def parts(self) -> tuple[Array, ...]:
