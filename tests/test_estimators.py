@@ -38,6 +38,18 @@ def streamed(pca, rows, size):
     return pca
 
 
+@pytest.mark.parametrize("power", [-50, 45])
+@pytest.mark.parametrize("forget", [0, None])
+def test_the_unit_of_the_rows_changes_nothing_in_single_precision(power, forget, rng):
+    """Also where the square of a covariance is no number of that precision."""
+    rows = spiked(rng, 1500, 30).astype(np.float32)
+    unit = np.float32(2) ** power
+    models = [StreamingPCA(3, forget=forget, random_state=0) for _ in range(2)]
+    plain, scaled = (streamed(m, r, 100) for m, r in zip(models, (rows, unit * rows), strict=True))
+    assert np.array_equal(plain.components_, scaled.components_)
+    assert np.array_equal(unit**2 * plain.explained_variance_, scaled.explained_variance_)
+
+
 def error(pca, exact):
     return bf.subspace_error(pca.components_.T, exact.components_.T)
 

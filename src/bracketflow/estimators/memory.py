@@ -32,8 +32,9 @@ def start(past: Covariance, columns: int, seed: Any) -> Watch:
     if len(past.spread) == n:
         # A quarter of all: with its extra columns the tracker then sees every direction.
         columns = min(max(columns, -(-n // 4)), max(n - 1, 1))
-    # An ensemble of one: it averages from the first observation on.
-    basis = random_basis(n, columns, rng=seed, ensemble=(1,), like=past.vectors)
+    # An ensemble of one: it averages from the first observation on. In double precision, whatever
+    # the rows are: it squares their covariance.
+    basis = random_basis(n, columns, rng=seed, ensemble=(1,))
     return Watch(TRACKER.init(basis), past, np.empty((0, n), past.vectors.dtype))
 
 
@@ -52,7 +53,7 @@ def _judged(watch: Watch, rows: Array) -> Watch:
     past = watch.judged
     missing = np.isnan(rows)
     mean = past.mean if past.weight else _column_means(rows, missing)
-    centred = np.where(missing, 0.0, rows - mean).astype(past.vectors.dtype)
+    centred = np.where(missing, 0.0, rows - mean).astype(float)
     tracker, _ = TRACKER.step(gram(centred[None]), watch.tracker)
     memory = TRACKER.read(tracker).memory.item()
     kept = min((memory - len(rows)) / past.weight, 1.0) if past.weight else 1.0
