@@ -12,7 +12,7 @@ from scipy.sparse.linalg import LinearOperator, aslinearoperator
 import bracketflow as bf
 from bracketflow.core import State
 from bracketflow.oracles import WIDE, centre, observe
-from cases import symmetric
+from cases import noise, symmetric
 
 N = 9
 
@@ -302,9 +302,30 @@ def test_what_is_too_small_to_be_squared_is_refused_and_nothing_is_not(columns, 
         observe(library(small), state)
         observe(library(0 * matrix.astype(dtype)), state)
         observe(library(smaller), state._replace(seen=1.0))  # beside what was seen it is nothing
-    pair = np.stack([small, smaller, 0 * small])
-    state = State(np.stack([basis] * 3))
-    assert refuse(pair, state, "too small", r"members \[\(1,\)\]").members == ((1,),)
+    several = np.stack([small, smaller, 0 * small, smaller])
+    state = State(np.stack([basis] * 4), seen=np.array([0.0, 0.0, 0.0, 1.0]))
+    assert refuse(several, state, "too small", r"members \[\(1,\)\]").members == ((1,),)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("k", [2, None])
+def test_what_is_too_large_to_be_squared_is_refused_before_it_overflows(k, dtype, rng):
+    """At every power of ten: absorbed without a warning, or refused with the remedy."""
+    matrix, remedies = symmetric(rng, 20), []
+    tracker, start = bf.EigenTracker(), bf.random_basis(20, k, rng=rng).astype(dtype)
+    top = np.log10(np.finfo(dtype).max)
+    powers = np.arange(0.4 * top, 0.6 * top, 0.2)
+    for power in powers:
+        observed = (10.0**power * (matrix + noise(rng, 20, 0.5))).astype(dtype)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            try:
+                state, _ = tracker.step(observed, tracker.init(start))
+                tracker.step(observed + np.diag(observed[0]), state)
+            except bf.ObservationError as error:
+                remedies.append(str(error).rpartition(": ")[2])
+    assert 0 < len(remedies) < len(powers)
+    assert all("scale the operator down" in remedy for remedy in remedies)
 
 
 def test_a_tiny_matrix_is_never_called_converged_by_mistake(rng):

@@ -37,6 +37,7 @@ from bracketflow.geometry import random_basis, random_columns
 from bracketflow.sharding import over_rows, shards
 
 Product = Callable[[Array], Array]
+HEADROOM = 1 / 64  # of the largest number that can be squared, or so: sums of squares are larger
 WIDE = 256  # columns from which on H is made of blocks
 BLOCK = 64
 
@@ -480,7 +481,8 @@ def refuse_bad(probe: Probe, asymmetry: Array, seen: Scalar) -> None:
     finite = level + size + skew < inf
     symmetric = skew <= eps**0.5 * (size + skew) + probe.rounding_of(level + seen)
     audible = (seen == 0) | (eps * level <= seen)
-    squarable = level + size + seen >= least_squared(probe.basis)
+    least = least_squared(probe.basis)
+    squarable = (level + size + seen >= least) & (size * float(probe.n) ** 0.5 * least <= HEADROOM)
     if every_member(finite & symmetric & audible & squarable):
         return
     if not every_member(finite):
@@ -502,7 +504,7 @@ def refuse_bad(probe: Probe, asymmetry: Array, seen: Scalar) -> None:
             _members(~symmetric),
         )
     if every_member(audible):
-        _refuse_tiny(probe)
+        _refuse_unsquarable(probe, seen)
         return
     raise ObservationError(
         "drowned",
@@ -513,19 +515,24 @@ def refuse_bad(probe: Probe, asymmetry: Array, seen: Scalar) -> None:
     )
 
 
-def _refuse_tiny(probe: Probe) -> None:
-    """Raise where no entry of a product, but for zeros, is large enough to be squared."""
-    xp, count = namespace(probe.basis), probe.n * probe.basis.shape[-1]
-    total = over_rows(xp.sum(abs(probe.centred), axis=(-2, -1)))
-    size = total / count**0.5 + abs(probe.background)  # at most ‖Y − sX‖_F + |s|
-    tiny = (size > 0) & (size < least_squared(probe.basis))
-    if any_member(tiny):
-        raise ObservationError(
-            "too small",
-            f"the product is of size {float(size.max()):.2g}, and squares of it underflow in "
-            f"{probe.basis.dtype}: scale the operator up",
-            _members(tiny),
-        )
+def _refuse_unsquarable(probe: Probe, seen: Scalar) -> None:
+    """Raise where squares of a product that is not zero under- or overflow."""
+    xp, count = namespace(probe.basis), float(probe.n * probe.basis.shape[-1])
+    least = least_squared(probe.basis)
+    size = over_rows(xp.sum(abs(probe.centred), axis=(-2, -1))) / count**0.5  # ‖Y − sX‖_F at most
+    tiny = size + abs(probe.background) + seen < least
+    tiny &= size + abs(probe.background) > 0
+    for reason, mask, way in (
+        ("too small", tiny, "up"),
+        ("non-finite", size * least > HEADROOM, "down"),
+    ):
+        if any_member(mask):
+            raise ObservationError(
+                reason,
+                f"the product is of size {float(size.max()):.2g}, and squares of it cannot be "
+                f"written in {probe.basis.dtype}: scale the operator {way}",
+                _members(mask),
+            )
 
 
 def _members(mask: Array) -> tuple[tuple[int, ...], ...]:
