@@ -12,7 +12,7 @@ import bracketflow as bf
 from bracketflow import Status
 from bracketflow.certificates import certify_record, rounding_bound
 from bracketflow.core import State
-from bracketflow.oracles import observe
+from bracketflow.observation import observe
 from cases import noise, symmetric
 from certificates import BACKGROUNDS, problems, starts
 

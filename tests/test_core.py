@@ -9,7 +9,7 @@ import torch
 import bracketflow as bf
 from bracketflow import core
 from bracketflow.core import BadObservation, Probe, Result, State, Status
-from bracketflow.oracles import observe
+from bracketflow.observation import observe
 from cases import symmetric
 
 EPS = np.finfo(float).eps

@@ -9,7 +9,7 @@ import torch
 import bracketflow as bf
 from bracketflow.core import State
 from bracketflow.flows import brockett_move, generator
-from bracketflow.oracles import centre, observe
+from bracketflow.observation import centre, observe
 from cases import symmetric
 
 N = 7

@@ -11,7 +11,7 @@ from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
 import bracketflow as bf
 from bracketflow.core import State
-from bracketflow.oracles import WIDE, centre, observe
+from bracketflow.observation import WIDE, centre, observe
 from cases import noise, symmetric
 
 N = 9

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import bracketflow as bf
 from bracketflow.core import State
-from bracketflow.oracles import observe
+from bracketflow.observation import observe
 from cases import noise, symmetric
 
 EPS = np.finfo(float).eps

@@ -12,7 +12,8 @@ import bracketflow as bf
 from bracketflow import checkpoint, core, streams
 from bracketflow.certificates import certify_record, stationary_deviation
 from bracketflow.core import State
-from bracketflow.oracles import advance, as_observation, observe
+from bracketflow.observation import advance, observe
+from bracketflow.oracles import as_observation
 from cases import noise, symmetric
 
 # Records and noise ------------------------------------------------------------------------------

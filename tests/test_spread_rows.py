@@ -14,7 +14,7 @@ import pytest
 import bracketflow as bf
 from bracketflow.core import Probe, State
 from bracketflow.geometry import _gaussian, check_basis, orthonormalise, signs, triangular
-from bracketflow.oracles import observe
+from bracketflow.observation import observe
 from bracketflow.sharding import Shards, over_rows, spread_rows
 
 EPS = np.finfo(float).eps

@@ -10,7 +10,8 @@ from scipy.stats import chi2
 
 import bracketflow as bf
 from bracketflow.core import State
-from bracketflow.oracles import as_operator, observe
+from bracketflow.observation import observe
+from bracketflow.oracles import as_operator
 from bracketflow.tracker import average, full, reading, running, turn
 from bracketflow.tracker import gain as g
 from bracketflow.tracker import quotients as q

@@ -5,7 +5,7 @@ import pytest
 
 import bracketflow as bf
 from bracketflow.core import contracted
-from bracketflow.oracles import centre
+from bracketflow.observation import centre
 from bracketflow.tracker import krylov, product
 from bracketflow.tracker.span import Span, ritz_values, room, summed
 from cases import symmetric
@@ -162,7 +162,7 @@ def test_long_columns_are_summed_block_by_block(n, rng):
     left, right = rng.standard_normal((n, 3)), rng.standard_normal((n, 60))
     for a, b in ((left, right), (right, left), (right, right), (left, left)):
         scale = np.linalg.norm(a) * np.linalg.norm(b)
-        assert np.abs(contracted(a, b) - a.T @ b).max() <= 4 * EPS * scale * 60
+        assert np.abs(contracted(a, b) - a.T @ b).max() <= 4 * EPS * scale
         assert contracted(a, b).flags.c_contiguous
     mix = rng.standard_normal((3, 2)), rng.standard_normal((60, 2))
     whole = left @ mix[0] + right @ mix[1]

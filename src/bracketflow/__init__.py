@@ -29,14 +29,8 @@ from bracketflow.geometry import (
     subspace_error,
 )
 from bracketflow.monitor import Recorder
-from bracketflow.oracles import (
-    as_operator,
-    check_symmetric,
-    counted,
-    gram,
-    lyapunov,
-    shifted,
-)
+from bracketflow.observation import check_symmetric, lyapunov
+from bracketflow.oracles import as_operator, counted, gram, shifted
 from bracketflow.solve import decompose, track
 from bracketflow.stopping import (
     aligned_below,

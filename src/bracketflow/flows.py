@@ -25,7 +25,7 @@ from bracketflow.core import (
     namespace,
 )
 from bracketflow.geometry import Retraction, cayley, initial_state, polar
-from bracketflow.oracles import advance, observe
+from bracketflow.observation import advance, observe
 from bracketflow.sharding import row_count
 from bracketflow.theory import admissible_step, descent_constant, sharp_descent_constant
 

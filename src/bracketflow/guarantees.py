@@ -9,7 +9,7 @@ import numpy as np
 
 from bracketflow import theory
 from bracketflow.certificates import stationary_deviation
-from bracketflow.oracles import check_symmetric
+from bracketflow.observation import check_symmetric
 from bracketflow.theory.hypotheses import Check
 
 LARGEST = 4000  # beyond it a dense spectrum takes minutes and gigabytes

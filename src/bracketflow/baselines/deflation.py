@@ -10,7 +10,7 @@ import numpy as np
 from bracketflow.baselines.power import q_factor, raw_image, wide
 from bracketflow.core import Array, Probe, State, diagonal, namespace
 from bracketflow.geometry import initial_state
-from bracketflow.oracles import advance, observe
+from bracketflow.observation import advance, observe
 
 
 def _deflated(probe: Probe) -> Array:

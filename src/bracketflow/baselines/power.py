@@ -16,7 +16,7 @@ from bracketflow.core import (
     off_diagonal,
 )
 from bracketflow.geometry import initial_state
-from bracketflow.oracles import advance, observe
+from bracketflow.observation import advance, observe
 
 
 def q_factor(matrix: Array) -> Array:

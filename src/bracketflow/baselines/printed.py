@@ -14,7 +14,8 @@ import numpy as np
 
 from bracketflow.core import Array, Probe, State, diagonal, identity_like, namespace
 from bracketflow.geometry import initial_state, orthonormalise
-from bracketflow.oracles import advance_unchecked, as_operator, centre
+from bracketflow.observation import advance_unchecked, centre
+from bracketflow.oracles import as_operator
 
 
 def _raw_probe(operator: Any, state: State) -> tuple[Probe, Array]:

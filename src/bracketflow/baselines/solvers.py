@@ -11,7 +11,8 @@ from scipy.sparse.linalg import LinearOperator, eigsh, lobpcg
 
 from bracketflow.core import Array, Probe, State
 from bracketflow.geometry import initial_state, orthonormalise, random_basis
-from bracketflow.oracles import Counted, advance, as_operator, counted, observe
+from bracketflow.observation import advance, observe
+from bracketflow.oracles import Counted, as_operator, counted
 
 
 def _static(operator: Any, state: State, name: str) -> Counted:

@@ -26,7 +26,8 @@ from bracketflow.core import (
     to_host,
 )
 from bracketflow.geometry import cayley, taken, upright
-from bracketflow.oracles import advance, as_operator, observe
+from bracketflow.observation import advance, observe
+from bracketflow.oracles import as_operator
 from bracketflow.tracker import quotients
 from bracketflow.tracker.gain import (
     JUMP,

@@ -30,7 +30,8 @@ from bracketflow.core import (
     trace,
 )
 from bracketflow.geometry import signs, taken
-from bracketflow.oracles import Operator, centre, observe
+from bracketflow.observation import centre, observe
+from bracketflow.oracles import Operator
 from bracketflow.sharding import over_rows, row_count
 from bracketflow.tracker.gain import CAUTIOUS_STEPS
 from bracketflow.tracker.identity import continued

@@ -16,7 +16,8 @@ from bracketflow.core import (
     namespace,
     to_host,
 )
-from bracketflow.oracles import advance, as_operator
+from bracketflow.observation import advance
+from bracketflow.oracles import as_operator
 from bracketflow.sharding import over_rows
 from bracketflow.tracker import average, krylov, running
 from bracketflow.tracker.gain import CAUTIOUS_STEPS, after_jump, calmed

@@ -19,7 +19,8 @@ from bracketflow.core import (
     to_host,
     trace,
 )
-from bracketflow.oracles import Operator, common_level, multiplied, own_level, refuse_bad
+from bracketflow.observation import common_level, multiplied, own_level, refuse_bad
+from bracketflow.oracles import Operator
 from bracketflow.sharding import over_rows, shards
 from bracketflow.tracker.span import Span, directions, extended, ritz_values, summed
 

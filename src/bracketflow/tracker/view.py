@@ -23,7 +23,8 @@ from bracketflow.core import (
     to_host,
     trace,
 )
-from bracketflow.oracles import Operator, common_level, multiplied, own_level, refuse_bad
+from bracketflow.observation import common_level, multiplied, own_level, refuse_bad
+from bracketflow.oracles import Operator
 from bracketflow.sharding import shards
 from bracketflow.tracker.turn import enough
 
