@@ -439,6 +439,10 @@ class Result:
     """Observations that were refused or held back, each with its step and reason."""
     events: tuple[Event, ...] = ()
     """What the method noticed on the way: outliers, jumps, crossings, columns that left."""
+    missed_probability: Any = None
+    """Of `decompose`: bound on the probability that one of the eigenvalues asked for was missed, a
+    further copy of a repeated one, say. Random draws of the solver are what it speaks of; for an
+    ensemble an array. None where nobody looked."""
 
     @property
     def converged(self) -> Any:

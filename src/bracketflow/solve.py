@@ -10,19 +10,17 @@ from typing import Any, Literal
 from bracketflow.core import (
     Array,
     ObservationError,
-    Probe,
     Result,
-    State,
     contiguous,
-    diagonal,
     namespace,
+    whole_number,
 )
-from bracketflow.driver import Method, Monitor, OnBad, checked_stream, read_off, run
+from bracketflow.driver import Method, Monitor, OnBad, checked_stream, run
 from bracketflow.geometry import random_basis
+from bracketflow.krylov import full_basis, leading
 from bracketflow.oracles import Operator, as_observation, as_operator
 from bracketflow.sharding import shards
-from bracketflow.stopping import Stop, residual_status, tolerance
-from bracketflow.stopping import max_steps as steps_at_most
+from bracketflow.stopping import Stop, tolerance
 from bracketflow.tracker import EigenTracker
 
 Which = Literal["largest", "smallest"]
@@ -36,43 +34,59 @@ def decompose(
     which: Which = "largest",
     tol: float = 1e-8,
     max_steps: int = 1000,
+    shifts: bool = False,
     rng: Any = None,
 ) -> Result:
     """Eigenvectors of a fixed operator: all of them, or the `k` largest or smallest.
 
-    Stops when max r_i ≤ tol · spread (see `residual_below`) or after `max_steps`. For k < n, copies
-    of repeated eigenvalues are looked for first, once the residuals are down to 1e-7: a `tol` above
-    that saves little.
+    For k < n by thick-restart Lanczos, and a search for further copies of repeated eigenvalues
+    before anything is called converged; for k = n by `eigh` of the whole matrix.
+
+    Parameters
+    ----------
+    A : anything `as_operator` takes
+        The operator, C. An array (..., n, n) is an ensemble of problems.
+    k : int, optional
+        How many eigenvectors; all n without it.
+    which : "largest" or "smallest"
+        Which end of the spectrum.
+    tol : float
+        Stop when max r_i ≤ tol · spread (see `residual_below`). For k < n the residuals are
+        brought down to 1e-7 in any case: a `tol` above that saves nothing.
+    max_steps : int
+        Block products at most, but for the one that measures the result.
+    shifts : bool
+        Whether every product may be one with C + σ²I for another σ².
+    rng : anything `numpy.random.default_rng` takes
+        For the random vectors that chains start from.
+
+    Returns
+    -------
+    Result
+        Its `missed_probability` bounds the probability that an eigenvalue was missed, below 1e-6
+        unless the run ended at a limit or at the precision floor.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bracketflow import decompose
+    >>> result = decompose(np.diag([5.0, 5.0, 3.0, 1.0, 0.0]), k=2, rng=0)
+    >>> result.eigenvalues.round(6).tolist(), result.missed_probability < 1e-6
+    ([5.0, 5.0], True)
     """
     operator = oriented(as_operator(A, static=True), which)
-    if operator.n is None and shards() is None:
+    spread = shards()
+    if operator.n is None and spread is None:
         raise ValueError("A is a callable of unknown size: pass bf.as_operator(A, n)")
-    method = EigenTracker()
-    state = method.init(_start(operator, k, rng))
-    stop = [_ritz_residual_below(method, tol), steps_at_most(max_steps)]
-    result = run(method, itertools.repeat(operator), state, stop=stop)
-    rotate = not result.probe.is_square
-    result = read_off(result.probe, result.state, result.status, rotate=rotate)
-    return reoriented(result, which)
-
-
-def _ritz_residual_below(method: EigenTracker, tol: float) -> Stop:
-    """`residual_below` for the columns as `decompose` returns them: turned by eigh(H).
-
-    Not before the tracker has looked for further copies of repeated eigenvalues.
-    """
+    n: Any = operator.n if spread is None else spread.n  # a part of the rows is all it knows
+    limit = "the dimension n"
+    k = n if k is None else whole_number(k, "k", at_least=1, at_most=n, limit=limit)
     tol = tolerance(tol)
-
-    def rule(state: State, probe: Probe) -> Any:
-        if method.in_doubt(state):
-            return None
-        if probe.is_square:
-            return residual_status(state, probe, probe.residuals, tol)
-        _, turn = namespace(probe.rayleigh).linalg.eigh(probe.rayleigh)
-        squares = diagonal(turn.mT @ probe.residual_gram @ turn)
-        return residual_status(state, probe, abs(squares) ** 0.5, tol)
-
-    return rule
+    max_steps = whole_number(max_steps, "max_steps", at_least=0)
+    if k == n:
+        return reoriented(full_basis(operator, n, tol=tol, max_steps=max_steps), which)
+    result = leading(operator, n, k, tol=tol, max_steps=max_steps, shifts=shifts, rng=rng)
+    return reoriented(result, which)
 
 
 def track(
