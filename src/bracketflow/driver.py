@@ -106,8 +106,7 @@ def run(
     """Drive `method` along `stream` until a rule in `stop` fires or the stream ends.
 
     When a rule fires on probe_t, the result speaks of state_t: the move is discarded, its product
-    counted. Members of an ensemble stop one by one and are frozen; the run ends with the last. A
-    method may say that it is `searching(state)`: then nothing is called converged yet.
+    counted. Members of an ensemble stop one by one and are frozen; the run ends with the last.
 
     Parameters
     ----------
@@ -116,12 +115,10 @@ def run(
     on_bad : "raise", "skip" or a function of a BadObservation
         What to do with a refused observation; with the last two it is counted in `Result.bad`,
         and `bad_limit` of them in a row end the run with TOO_MANY_BAD, or with NOT_SYMMETRIC when
-        that is what was wrong with all of them. An outlier that the method itself held back is
-        counted there too, and never raised: the method has dealt with it.
+        that is what was wrong with all of them. An observation that the method
+        itself gave little weight is counted there too, and never raised.
     """
     rules, watchers = _as_tuple(stop), _as_tuple(monitors)
-    if hasattr(method, "searching"):
-        rules = tuple(_patient(rule, method.searching) for rule in rules)
     bad = _BadLog(on_bad, bad_limit, [w.refused for w in watchers if hasattr(w, "refused")])
     ending = _Ending(state)
     noticed = getattr(method, "events", None)
@@ -148,27 +145,17 @@ def run(
         raise _nothing_observed(bad.log)
     rotate = getattr(method, "rotates", False) and not last.is_square
     averaged = getattr(method, "eigenvalues", None)
+    level = getattr(method, "background", None)
     return read_off(
         last,
         state,
         status,
         rotate=rotate,
         eigenvalues=None if averaged is None else averaged(state, last),
+        background=None if level is None else level(state),
         bad=tuple(bad.log),
         events=tuple(events),
     )
-
-
-def _patient(rule: Stop, searching: Callable[[State], bool]) -> Stop:
-    """`rule`, but that it calls nothing converged while the method looks for what it may lack."""
-
-    def patient(state: State, probe: Probe) -> Any:
-        answer = as_answer(rule(state, probe))
-        claims = (answer == Status.CONVERGED) | (answer == Status.PRECISION_FLOOR)
-        held = claims.any() and searching(state)
-        return np.where(claims, as_answer(None), answer) if held else answer
-
-    return patient
 
 
 def _nothing_observed(bad: Sequence[BadObservation]) -> ValueError:
@@ -216,7 +203,7 @@ class _BadLog:
             raise _TooManyBad(Status.NOT_SYMMETRIC if crooked else Status.TOO_MANY_BAD)
 
     def note(self, event: Event) -> None:
-        """Enter an outlier that the method has held back."""
+        """Enter an observation to which the method gave little weight."""
         if event.kind == "outlier":
             self._enter(BadObservation(event.step, event.message))
 
@@ -290,13 +277,15 @@ def read_off(
     *,
     rotate: bool = False,
     eigenvalues: Array | None = None,
+    background: Any = None,
     bad: tuple[BadObservation, ...] = (),
     events: tuple[Event, ...] = (),
 ) -> Result:
     """Result of a state and its probe: ordered, signed, background added to the eigenvalues.
 
     `rotate` turns the columns by the eigenvectors of H (the subspace is the answer, not them).
-    `eigenvalues` are the method's own, averaged ones; without them those of the last probe.
+    `eigenvalues` and `background` are the method's own, averaged ones; without them those of the
+    last probe.
     """
     xp = namespace(state.basis)
     vectors = state.basis
@@ -311,7 +300,7 @@ def read_off(
         eigenvalues=taken(values, order),
         eigenvectors=upright(taken(vectors, order)),
         residuals=taken(probe.residuals, order),
-        background=probe.background,
+        background=probe.background if background is None else background,
         status=status,
         state=state,
         probe=probe,

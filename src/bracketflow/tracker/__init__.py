@@ -10,32 +10,34 @@ import numpy as np
 from bracketflow.core import (
     Array,
     Event,
+    ObservationError,
     Probe,
     State,
-    any_member,
-    diagonal,
+    contiguous,
     namespace,
-    select,
-    to_host,
     whole_number,
 )
 from bracketflow.geometry import initial_state
-from bracketflow.sharding import row_count
-from bracketflow.tracker import full, leading
-from bracketflow.tracker.events import alarm_of, events
-from bracketflow.tracker.full import newton_angles
-from bracketflow.tracker.reading import Reading, eigenvalues, ranking, read, values_changed
+from bracketflow.observation import advance, multiplied
+from bracketflow.oracles import as_operator
+from bracketflow.sharding import row_count, shards
+from bracketflow.tracker import block, ladder, whole
+from bracketflow.tracker.block import Block
+from bracketflow.tracker.events import events
+from bracketflow.tracker.members import members_of, stack_probes, stack_trees
+from bracketflow.tracker.reading import Memory, Reading, Spread, background, eigenvalues, read
+from bracketflow.tracker.whole import Whole
 
-__all__ = ["EigenTracker", "Reading", "newton_angles"]
+__all__ = ["EigenTracker", "Reading"]
 
 
 @dataclass(frozen=True)
 class EigenTracker:
     """All eigenvectors, or the leading k, of C_t = C_sig + σ_t² I + E_t.
 
-    Averages as the mean of all observations would while the signal stands still, forgets as fast
-    as it moves, starts anew when it jumps. Columns are ordered once, at the first observation,
-    and keep their place and sign from then on.
+    It averages as the mean of all observations would while the signal stands still, forgets as
+    fast as it moves, starts anew when it jumps, and lets an observation count as its own noise
+    allows. Columns are ordered once, at the first observation, and keep place and sign from then.
 
     Parameters
     ----------
@@ -43,17 +45,27 @@ class EigenTracker:
         Columns of the basis it will be given; None takes them from the basis.
     forget : float, optional
         Fixed share of the memory lost with every observation, 0 ≤ forget < 1, whatever happens:
-        jumps are then absorbed at that rate. None learns it, and starts anew after a jump.
+        jumps are then absorbed at that rate. None learns it.
 
     Notes
     -----
-    The full basis costs one product with it a step. The leading k cost 4k columns a step (3k − 1
-    of them oversampled, one a reference) on a signal that moves or is noisy. While the signal
-    of a single problem stands still, from the start or later, a Krylov span takes ⌈k/2⌉ + 1
-    columns a step; the probe is then read off the span, and a reference column in every product
-    tests it. The basis follows what the span knows when its residuals fall to 0.6 of the last ones,
-    or the span is condensed: never more than a few products later. A static operator takes single
-    columns, several of them a step. Ensembles always average.
+    One observation is one block product: with n columns for a full basis, and for any k up to
+    n = 64; with 5k columns and a reference beyond that. Noise that is correlated in time looks
+    like a signal that moves to whoever learns from it: then `forget=0` gives the plain mean.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import bracketflow as bf
+    >>> rng = np.random.default_rng(0)
+    >>> method = bf.EigenTracker(k=1)
+    >>> state = method.init(bf.random_basis(5, 1, rng=rng))
+    >>> for _ in range(100):
+    ...     rows = rng.normal(0, [3, 1, 1, 1, 1], (20, 5))
+    ...     state, probe = method.step(bf.gram(rows), state)
+    >>> reading = method.read(state)
+    >>> bool(abs(reading.eigenvalues[0] - 9) < reading.eigenvalue_errors[0])
+    True
     """
 
     k: int | None = None
@@ -69,56 +81,130 @@ class EigenTracker:
     def init(self, basis: Array, rng: Any = None) -> State:
         """State at an orthonormal basis; columns beyond k come from `rng` (default: seed 0)."""
         state = initial_state(basis)
-        n, k = row_count(state.basis), state.basis.shape[-1]
+        k = state.basis.shape[-1]
         if self.k not in (None, k):
             raise ValueError(
                 f"basis has {k} columns but the tracker was made for k = {self.k}: "
                 f"pass bf.random_basis(n, {self.k})"
             )
-        memory = full.start(state.basis) if k == n else leading.start(state.basis, rng)
-        return state._replace(memory=memory)
+        drawn = np.random.default_rng(0 if rng is None else rng)
+        memories = [self._remember(member.basis, drawn) for member in members_of(state)]
+        return state._replace(memory=stack_trees(memories, state.basis.shape[:-2]))
+
+    def _remember(self, basis: Array, rng: np.random.Generator) -> Memory:
+        """The memory of one problem before its first observation."""
+        n, k, rungs = row_count(basis), basis.shape[-1], len(ladder.rungs(self.forget))
+        if shards() is None and n <= max(whole.SMALL, block.WIDTH * k):
+            mean: Whole | Block = whole.start(basis, rungs)
+            squares = np.zeros((n, len(whole.watched_columns(n, k, np.zeros(n)))))
+        else:
+            mean = block.start(basis, rungs, rng)
+            squares = np.zeros((len(mean.values) + 1, k))
+        spread = Spread(squares, np.zeros(k), np.zeros(k, dtype=np.int64))
+        return Memory(mean, ladder.start(self.forget), spread)
 
     def step(self, operator: Any, state: State) -> tuple[State, Probe]:
         """One observation: new state, and the probe of the state that went in."""
-        square = state.basis.shape[-1] == row_count(state.basis)
-        method: Any = full if square else leading
-        following, probe = method.step(operator, state, self.forget)
-        order = ranking(following) if values_changed(state, following) else state.order
-        following = following._replace(order=order)
-        held = alarm_of(following).held > 0
-        if any_member(held):  # no move was made, and nothing learned
-            kept = following._replace(steps=state.steps, seen=state.seen)
-            following = select(np.asarray(held), kept, following)
-        return following, probe
+        operator, ensemble = as_operator(operator), tuple(state.basis.shape[:-2])
+        members = members_of(state)
+        columns = [_multiplied_columns(member) for member in members]
+        product = multiplied(operator, stack_trees(columns, ensemble))
+        products = [product] if not ensemble else [product[i] for i in np.ndindex(ensemble)]
+        weight = float(operator.weight)
+        pairs, refused = [], []
+        for index, (member, image) in enumerate(zip(members, products, strict=True)):
+            try:
+                pairs.append(self._absorb(member, image, weight))
+            except ObservationError as error:
+                refused.append((index, error))
+        if refused:
+            raise _naming_members(refused, ensemble)
+        states, probes = zip(*pairs, strict=True)
+        return stack_trees(list(states), ensemble), stack_probes(list(probes), ensemble)
+
+    def _absorb(self, state: State, image: Array, weight: float) -> tuple[State, Probe]:
+        """One problem: observe, weigh, judge, absorb, turn."""
+        memory, k = Memory(*state.memory), state.basis.shape[-1]
+        mean, rungs, spread = memory
+        if isinstance(mean, Whole):
+            centred, level, probe, everything = whole.observe(image, state.basis, state.seen)
+        else:
+            view, probe, everything = block.observe(mean, image, k, state.seen)
+        if rungs.count == 0:
+            rungs, kept = ladder.begin(rungs, weight), np.ones(k)
+            if isinstance(mean, Whole):
+                mean = whole.first(mean, centred, level, state.basis)
+            else:
+                mean, _ = block.turn(mean, view.image, view.rayleigh, view.level, k)
+        else:
+            if isinstance(mean, Whole):
+                fresh = whole.compare(mean, centred, level, k, rungs)
+            else:
+                fresh, unforeseen = block.compare(mean, view, k, rungs)
+            variance = ladder.variances(rungs)[rungs.chosen]
+            rungs = ladder.weigh(rungs, fresh.apart, fresh.apart_from_last, weight)
+            spread = spread.after(fresh, rungs, float(variance))
+            verdict = ladder.Verdict(int(rungs.chosen), False, np.zeros(len(fresh.more), bool))
+            if self.forget is None:
+                rungs, verdict = ladder.judge(rungs, fresh.more, fresh.size)
+            rungs, gains = ladder.absorb(rungs, self.forget)
+            if isinstance(mean, Whole):
+                moved = verdict.chosen != memory.ladder.chosen
+                mean = whole.absorb(mean, centred, level, gains, verdict)
+                mean, kept = whole.renew(mean, verdict.chosen, k, forced=moved)
+            else:
+                mean, kept = block.absorb(mean, view, unforeseen, gains, verdict, k)
+            if verdict.jumped:
+                rungs = ladder.renewed(rungs)
+            spread = spread.entered(kept, state.steps)
+        basis = mean.frame if isinstance(mean, Whole) else mean.columns
+        basis = basis if basis.shape[-1] == k else contiguous(basis[:, :k])
+        following = advance(state, everything, basis, Memory(mean, rungs, spread))
+        order = np.argsort(-mean.values[:k], kind="stable")
+        return following._replace(order=order), probe
 
     def events(self, before: State, after: State) -> tuple[Event, ...]:
         """What the step from `before` to `after` noticed.
 
-        Outliers, which were held back and moved nothing; jumps; columns that exchanged ranks, and
-        columns whose vector has left the top k.
+        Observations that counted little, jumps, columns that exchanged ranks, and columns whose
+        vector has left the top k.
         """
         return events(before, after)
 
-    def in_doubt(self, state: State) -> bool:
-        """Whether repeated eigenvalues of a static operator have still to be looked for."""
-        return self._has_span(state) and leading.in_doubt(state.memory)
-
-    def searching(self, state: State) -> bool:
-        """Whether they are being looked for: the residuals are tiny, but copies may be missing."""
-        return self._has_span(state) and leading.searching(state.memory)
-
-    def _has_span(self, state: State) -> bool:
-        return bool(state.basis.ndim == 2 and state.basis.shape[-1] < row_count(state.basis))
-
     def eigenvalues(self, state: State, probe: Probe) -> Array:
-        """The averaged eigenvalues, one a column, with the last background."""
-        if np.min(state.steps) == 0:  # nothing averaged yet
-            return diagonal(probe.rayleigh) + probe.background[..., None]
-        values: Any = eigenvalues(state).astype(to_host(probe.background).dtype)
-        if not isinstance(state.basis, np.ndarray):
-            values = namespace(state.basis).asarray(values, device=state.basis.device)
-        return values + probe.background[..., None]
+        """The averaged eigenvalues, one a column, background included."""
+        values: Any = eigenvalues(state)
+        xp = namespace(state.basis)
+        return xp.asarray(
+            values, dtype=state.basis.dtype, device=getattr(state.basis, "device", None)
+        )
+
+    def background(self, state: State) -> np.ndarray:
+        """The averaged level outside of the k columns; of a full basis the mean of all."""
+        return background(state)
 
     def read(self, state: State, coverage: float = 0.95) -> Reading:
-        """Eigenvalues, error bars that hold with probability `coverage`, order and events."""
+        """Eigenvalues, error bars that hold with probability `coverage`, order and memory."""
         return read(state, coverage)
+
+
+def _multiplied_columns(state: State) -> Array:
+    """What an observation is multiplied with: I, or the block and its reference."""
+    mean = Memory(*state.memory).mean
+    if isinstance(mean, Whole):
+        n = state.basis.shape[-2]
+        xp = namespace(state.basis)
+        return xp.eye(n, dtype=state.basis.dtype, device=getattr(state.basis, "device", None))
+    return block.multiplied_columns(mean)
+
+
+def _naming_members(
+    refused: list[tuple[int, ObservationError]], ensemble: tuple[int, ...]
+) -> ObservationError:
+    """The first refusal, with all members that were refused for the same reason."""
+    first = refused[0][1]
+    if not ensemble:
+        return first
+    places = list(np.ndindex(ensemble))
+    members = tuple(places[i] for i, error in refused if error.reason == first.reason)
+    return ObservationError(first.reason, str(first).partition(": ")[2], members)

@@ -1,70 +1,48 @@
-"""What happened between two states: outliers, jumps, crossings, columns that left the top k."""
+"""What happened between two states: loud observations, jumps, crossings, columns that left."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from bracketflow.core import Event, State
-from bracketflow.sharding import row_count
-from bracketflow.tracker import full, running
-from bracketflow.tracker.gain import JUMP, Alarm
-
-
-def alarm_of(state: State) -> Alarm:
-    """The alarm in the memory of a tracker's state."""
-    square = state.basis.shape[-1] == row_count(state.basis)
-    return (full.restored(state.memory) if square else running.restored(state.memory[0])).alarm
+from bracketflow.tracker.members import member
+from bracketflow.tracker.reading import Memory
 
 
 def events(before: State, after: State) -> tuple[Event, ...]:
     """Events of the one step from `before` to `after`, of all members of an ensemble."""
-    alarm = alarm_of(after)
-    held = np.asarray(alarm.held) > 0
-    jumped = np.asarray(alarm.jumps) > alarm_of(before).jumps
-    order, previous = np.asarray(after.order), before.order
-    exchanged = np.zeros_like(order) > 0 if previous is None else order != previous
-    left = _began(after) > _began(before)
-    if not (held.any() or jumped.any() or exchanged.any() or left.any()):
-        return ()
     found = []
-    for member in np.ndindex(held.shape):
-        step = int(np.asarray(before.steps)[member])
-        where = f"member {member}: " if member else ""
-        for kind, message in _of_member(
-            int(alarm.held[member]), jumped[member], exchanged[member], left[member], order[member]
-        ):
-            found.append(Event(step, kind, where + message))
+    for index in np.ndindex(tuple(after.basis.shape[:-2])):
+        pair = (before, after) if not index else (member(before, index), member(after, index))
+        where = f"member {index}: " if index else ""
+        found += [
+            Event(int(pair[0].steps), kind, where + message) for kind, message in _of_member(*pair)
+        ]
     return tuple(found)
 
 
-def _began(state: State) -> np.ndarray:
-    """Step at which the vector in each column came in; nothing leaves a full basis."""
-    if state.basis.shape[-1] == row_count(state.basis):
-        return np.zeros((*state.basis.shape[:-2], 1))
-    return np.asarray(running.restored(state.memory[0]).since)
-
-
-def _of_member(
-    held: int, jumped: Any, exchanged: np.ndarray, left: np.ndarray, order: np.ndarray
-) -> Iterator[tuple[str, str]]:
-    if held:
+def _of_member(before: State, after: State) -> Iterator[tuple[str, str]]:
+    former, memory = Memory(*before.memory), Memory(*after.memory)
+    if after.steps == before.steps:
+        return
+    loudness = float(memory.ladder.loudness)
+    if loudness > 1:
         yield (
             "outlier",
-            f"outlier observation: far from all before it and held back, {held} in a row "
-            f"({JUMP} alike are a jump)",
+            f"loud observation: its noise is {loudness:.3g} times the usual, "
+            f"it counted {1 / loudness:.2g} of an ordinary one",
         )
-    if jumped:
+    if memory.ladder.jumps > former.ladder.jumps:
         yield "jump", "the signal has jumped: what was averaged before is forgotten"
-        left = left & False
-    for column in np.flatnonzero(left):
-        yield (
-            "left",
-            f"the vector in column {column} has left the top {len(order)}, another took its place",
-        )
-    if exchanged.any() and not left.any():
+        return
+    left = np.flatnonzero(memory.spread.came > former.spread.came)
+    order, k = np.asarray(after.order), len(memory.spread.came)
+    for column in left:
+        yield "left", f"the vector in column {column} has left the top {k}, another took its place"
+    exchanged = np.zeros(k, bool) if before.order is None else order != np.asarray(before.order)
+    if exchanged.any() and not len(left):
         columns = sorted(int(c) for c in order[exchanged])
         yield (
             "crossing",

@@ -5,34 +5,21 @@ from __future__ import annotations
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from bracketflow.core import Array, namespace, to_host
+CLOSE = 0.75
+"""Cosine above which a column can continue no other one: 0.75² is more than half."""
 
-CLOSE = 0.75  # cosine above which a column can continue no other one
 
+def arrange(overlap: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Order and signs in which new columns continue the old ones, from ⟨old_i, new_j⟩, (k, k).
 
-def continued(overlap: Array, count: int, *, settled: bool) -> tuple[Array | None, Array]:
-    """Order and signs in which new columns continue the old ones, from ⟨old_i, new_j⟩, k × k.
-
-    Both are for `count` ≥ k columns, of which those beyond k stay. The order is None, nothing is
-    exchanged, before the columns have settled and while every new one is close to the old one in
-    its place.
+    Order and signs are for `count` ≥ k columns, of which those beyond k stay. The third result is
+    how much of each new column lay in the old k, its squared cosine: near 0 for a vector that has
+    come in from outside.
     """
-    host = to_host(overlap)
-    k = host.shape[-1]
-    along = host.diagonal(axis1=-2, axis2=-1)
-    moved = (np.abs(along) < CLOSE).any(axis=-1) & settled
-    order = None
-    if moved.any():
-        order = np.zeros((*host.shape[:-2], count), dtype=np.int64) + np.arange(count)
-        along, places = along.copy(), np.arange(k)
-        for place in np.ndindex(moved.shape):
-            if moved[place]:
-                order[place][:k] = chosen = linear_sum_assignment(-np.abs(host[place]))[1]
-                along[place] = host[place][places, chosen]
-    sign = np.ones((*host.shape[:-2], count), dtype=host.dtype)
-    sign[..., :k][along < 0] = -1
-    xp = namespace(overlap)
-    if xp is not np:
-        sign = xp.asarray(sign, device=overlap.device)
-        order = order if order is None else xp.asarray(order, device=overlap.device)
-    return order, sign
+    k = len(overlap)
+    order, sign = np.arange(count), np.ones(count)
+    if (np.abs(np.diagonal(overlap)) < CLOSE).any():
+        order[:k] = linear_sum_assignment(-np.abs(overlap))[1]
+    arranged = overlap[:, order[:k]]
+    sign[:k][np.diagonal(arranged) < 0] = -1.0
+    return order, sign, np.sum(arranged**2, axis=0)

@@ -1,33 +1,70 @@
-"""What a tracker's state says beyond its basis: eigenvalues, error bars, order, events."""
+"""What a tracker's state says beyond its basis: eigenvalues, error bars, order, memory."""
 
 from __future__ import annotations
 
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import stdtrit
 
-from bracketflow.core import Array, State, diagonal, to_host
+from bracketflow.core import State
 from bracketflow.sharding import row_count
-from bracketflow.tracker import full, running
-from bracketflow.tracker.gain import Alarm, Gain
-from bracketflow.tracker.quotients import risen
-from bracketflow.tracker.span import Span, rayleigh_of_basis, restored, ritz_values
+from bracketflow.tracker import ladder as ladders
+from bracketflow.tracker import whole
+from bracketflow.tracker.block import Block
+from bracketflow.tracker.ladder import Ladder
+from bracketflow.tracker.members import members_of
+from bracketflow.tracker.whole import Fresh, Whole
 
-LOST = 20  # observations whose word on the vectors is lost while the columns have yet to find them
-FARTHEST = 2**0.5  # of a unit vector, with the sign that fits best
-HIDING = 3  # residuals around a Ritz value in which there may be eigenvalues, seen and unseen
-NARROWEST = 0.05
-CLEAR = 4  # residuals of a vector that fit into its gap, or it may still be another one
-BESIDE = 3  # columns beside the k that a span must hold before it tells one vector from another
-LONGEST = 1e6  # squared: any error bar so long says that nothing is known
+FARTHEST = 2**0.5
+"""Largest distance of two unit vectors, with the sign that fits best."""
+LAGGING = 1.5
+"""Squared error over that of the noise alone at the best memory for a steady drift: of
+a·g + b/g², smallest in g, the second term is half of the first."""
+
+
+class Spread(NamedTuple):
+    """How the entries of fresh observations scatter, and since when columns hold their vector."""
+
+    squares: np.ndarray
+    """Mean squares of the entries of XᵀNX for one unit of weight: rows of `whole` (n, w), those of
+    `block` (q + 1, k), the last row all that lies outside of the block."""
+    quotients: np.ndarray
+    """The same of the absolute Rayleigh quotients of the k columns, (k,)."""
+    came: np.ndarray
+    """Step at which the vector in each column came in, (k,)."""
+
+    def after(self, fresh: Fresh, ladder: Ladder, variance: float) -> Spread:
+        """With one more observation, at the `variance` that the mean had before it.
+
+        Noise and mean together scatter by loudness/weight + variance, in units of the usual noise.
+        """
+        unit = float(ladder.loudness / ladder.weight[-1]) + variance
+        rate = 1 / min(int(ladder.count) - 1, ladders.KEPT)
+        return self._replace(
+            squares=self.squares + rate * (fresh.squares / unit - self.squares),
+            quotients=self.quotients + rate * (fresh.quotients**2 / unit - self.quotients),
+        )
+
+    def entered(self, kept: np.ndarray, steps: Any) -> Spread:
+        """Note the columns whose vector has come in from outside of the old k."""
+        return self._replace(came=np.where(kept < 0.5, int(steps) + 1, self.came))
+
+
+class Memory(NamedTuple):
+    """All that a tracker carries beside its basis."""
+
+    mean: Whole | Block
+    ladder: Ladder
+    spread: Spread
 
 
 class Reading(NamedTuple):
     """Figures of a state, as NumPy arrays, one entry (the last axis) a column of the basis."""
 
     eigenvalues: np.ndarray
-    """Averaged, less their mean: add `probe.background` for the spectrum of C itself."""
+    """Averaged, background included: signal and background are averaged alike."""
     eigenvalue_errors: np.ndarray
     """|error| of an eigenvalue stays below this with the chosen probability; inf if not known."""
     vector_errors: np.ndarray
@@ -40,162 +77,106 @@ class Reading(NamedTuple):
     """Jumps of the signal found so far."""
     jumped_at: np.ndarray
     """Step of the last of them, −1 for none."""
-
-
-class _Spread(NamedTuple):
-    """Values above the bulk, and variances of the entries of H and R for one unit of weight."""
-
-    values: np.ndarray
-    variance: np.ndarray
-    power: np.ndarray
-    bulk: np.ndarray
-    """Variance of the eigenvalues outside."""
-    codimension: int
-    gain: Gain
-    alarm: Alarm
-    risen: np.ndarray | float = 0.0
-    """Mean square error of what was added to values that rise."""
+    loudness: np.ndarray
+    """Noise of the last observation over the usual one, 1 for an ordinary one: it counted the
+    inverse of this."""
 
 
 def read(state: State, coverage: float) -> Reading:
     """The reading of a state; see `EigenTracker.read`."""
     if not 0 < coverage < 1:
         raise ValueError(f"coverage must be between 0 and 1, got {coverage!r}")
-    spread, span = _spread(state), _span(state)
-    of_values, of_vectors = _of_noise(spread, coverage) if span is None else _of_residuals(span)
-    return Reading(
-        eigenvalues(state),
-        of_values,
-        of_vectors,
-        ranking(state),
-        np.asarray(spread.gain.memory),
-        np.asarray(spread.alarm.jumps),
-        np.asarray(spread.alarm.jumped_at),
-    )
-
-
-def _of_noise(spread: _Spread, coverage: float) -> tuple[np.ndarray, np.ndarray]:
-    """Error bars of averages; as long as can be before two observations have told of the noise."""
-    k = spread.variance.shape[-2]
-    noise = np.asarray(spread.gain.noise)[..., None]
-    own = np.diagonal(spread.variance, axis1=-2, axis2=-1)
-    of_values = NormalDist().inv_cdf(0.5 + 0.5 * coverage) * np.sqrt(own * noise + spread.risen)
-    unknown = np.asarray(spread.gain.count)[..., None] < 2
-    return (
-        np.where(unknown, np.inf, of_values),
-        np.where(unknown, FARTHEST, _radius(spread, noise, k, coverage)),
-    )
-
-
-def _of_residuals(span: Span) -> tuple[np.ndarray, np.ndarray]:
-    """Error bars of Ritz pairs in a span, where there is no noise: r, and r over the gap.
-
-    An eigenvalue lies within a residual of every Ritz value, which may be next to that of another
-    one, but hardly ever closer than a NARROWEST part of what they are apart. Vectors are not known
-    before their gaps are several residuals wide, in a span that holds more than them.
-    """
-    k = span.turn.shape[-1]
-    if span.fresh.shape[-2]:
-        return np.full(k, np.inf), np.full(k, FARTHEST)
-    coupling = to_host(span.coupling).T
-    _, gram = rayleigh_of_basis(span)
-    residuals = np.sqrt(np.diagonal(to_host(gram))) + span.floor
-    values, vectors = np.linalg.eigh(to_host(span.rayleigh))
-    apart = np.abs(to_host(ritz_values(span))[:, None] - values)
-    around = HIDING * np.linalg.norm(coupling @ vectors, axis=0) + span.floor
-    gaps = np.maximum(apart - around, NARROWEST * apart)
-    gaps[np.arange(k), np.argmin(apart, axis=-1)] = np.inf
-    gap = np.min(gaps, axis=-1)
-    known = (gap > CLEAR * residuals) & (span.size >= k + BESIDE)
-    return residuals, np.where(known, residuals / np.where(known, gap, 1.0), FARTHEST)
+    parts = [_of_member(member, coverage) for member in members_of(state)]
+    ensemble = tuple(state.basis.shape[:-2])
+    columns = [np.array(column) for column in zip(*parts, strict=True)]
+    return Reading(*(c.reshape((*ensemble, *c.shape[1:])) for c in columns))
 
 
 def eigenvalues(state: State) -> np.ndarray:
-    """The averaged eigenvalues of the columns, less their mean."""
-    values = _averaged(state)
-    return np.asarray(values - values.mean(axis=-1, keepdims=True))
+    """Averaged eigenvalues of the columns, background included, (..., k)."""
+    return _each(state, _values_of_member)
 
 
-def ranking(state: State) -> np.ndarray:
-    """The permutation that sorts the columns by descending eigenvalue."""
-    return np.argsort(-_averaged(state), axis=-1, kind="stable")
+def background(state: State) -> np.ndarray:
+    """Averaged level outside of the columns, (...)."""
+    return _each(state, _background_of_member)
 
 
-def values_changed(before: State, after: State) -> bool:
-    """Whether what the eigenvalues are read off has changed in a step."""
-    if before.order is None or before.basis.shape[-1] == row_count(before.basis):
-        return True
-    former, mean = (running.restored(state.memory[0]) for state in (before, after))
-    same = former.ritz is mean.ritz and former.rise is mean.rise
-    return not same or before.memory[1] is not after.memory[1]
+def _each(state: State, figure: Any) -> np.ndarray:
+    found = np.array([figure(member) for member in members_of(state)])
+    return found.reshape((*state.basis.shape[:-2], *found.shape[1:]))
 
 
-def _averaged(state: State) -> np.ndarray:
-    """The eigenvalues of the columns, above a level of their own."""
-    if state.basis.shape[-1] == row_count(state.basis):
-        values = diagonal(full.restored(state.memory).mean)
+def _values_of_member(state: State) -> np.ndarray:
+    memory, k = Memory(*state.memory), state.basis.shape[-1]
+    return np.asarray(memory.mean.values[:k] + _level(memory))
+
+
+def _level(memory: Memory) -> float:
+    mean = memory.mean
+    return float(mean.levels[memory.ladder.chosen] if isinstance(mean, Whole) else mean.level)
+
+
+def _background_of_member(state: State) -> float:
+    memory, k = Memory(*state.memory), state.basis.shape[-1]
+    if isinstance(memory.mean, Whole):
+        return whole.background(memory.mean, int(memory.ladder.chosen), k)
+    return _level(memory)
+
+
+def _of_member(state: State, coverage: float) -> tuple[Any, ...]:
+    mean, ladder, spread = Memory(*state.memory)
+    k = state.basis.shape[-1]
+    values = _values_of_member(state)
+    known = min(int(ladder.count) - 1, 2 * ladders.KEPT)
+    of_values, of_vectors = np.full(k, np.inf), np.full(k, FARTHEST)
+    if known > 0:
+        variance = ladders.variances(ladder)[ladder.chosen]
+        if len(ladder.more) > 2 and ladder.chosen < len(ladder.more) - 1:
+            variance = LAGGING * variance
+        quantile = stdtrit(known, 0.5 + 0.5 * coverage)
+        of_values = quantile * np.sqrt(variance * spread.quotients)
+        estimated = (quantile / NormalDist().inv_cdf(0.5 + 0.5 * coverage)) ** 2
+        angles, codimension = _angles(mean, spread, k, row_count(state.basis))
+        of_vectors = _radius(variance * estimated * angles, codimension, coverage)
+    return (
+        values,
+        of_values,
+        of_vectors,
+        np.argsort(-values, kind="stable"),
+        ladders.memory(ladder),
+        int(ladder.jumps),
+        int(ladder.restarted) - 1,
+        float(ladder.loudness),
+    )
+
+
+def _angles(mean: Whole | Block, spread: Spread, k: int, n: int) -> tuple[np.ndarray, int]:
+    """Mean square angles of column i to first order, N_ai²/(λ_i − λ_a)², for one unit of variance.
+
+    Rows a, columns i, (·, k); the last row of a block is all that lies outside of it, at level 0
+    in as many directions as the second result says.
+    """
+    values, squares = mean.values, spread.squares
+    if isinstance(mean, Block):
+        values, codimension = np.append(values, 0.0), n - len(values)
     else:
-        span, mean = _span(state), running.restored(state.memory[0])
-        if span is None:
-            added, _ = risen(mean.rise)
-            return np.asarray(to_host(mean.ritz) + added, dtype=float)
-        values = ritz_values(span)
-    return to_host(values).astype(float)
+        codimension = 1
+        if squares.shape[1] < k:  # of a large basis some columns are watched, and stand for all
+            squares = np.full((n, k), np.mean(squares))
+    gaps = values[:k] - values[:, None]
+    gaps[np.arange(k), np.arange(k)] = np.inf
+    with np.errstate(over="ignore"):
+        return squares / np.maximum(gaps**2, ladders.TINY), codimension
 
 
-def _span(state: State) -> Span | None:
-    """The span of a signal that stands still."""
-    if state.basis.shape[-1] == row_count(state.basis):
-        return None
-    span = restored(state.memory[1])
-    return span if span.turn.shape[-1] else None
-
-
-def _spread(state: State) -> _Spread:
-    square = state.basis.shape[-1] == row_count(state.basis)
-    return _of_frame(state) if square else _of_leading(state)
-
-
-def _of_frame(state: State) -> _Spread:
-    frame = full.restored(state.memory)
-    values = _averaged(state)
-    variance = to_host(frame.variance).astype(float)
-    return _Spread(values, variance, 0 * values, 0 * values, 1, frame.gain, frame.alarm)
-
-
-def _of_leading(state: State) -> _Spread:
-    mean = running.restored(state.memory[0])
-    n, k = row_count(state.basis), state.basis.shape[-1]
-    values = to_host(mean.values).astype(float)  # of the other columns as the mean keeps them
-    values[..., :k] = _averaged(state)
-    values -= to_host(mean.bulk)[..., None]
-    variance, power = to_host(mean.variance).astype(float), to_host(mean.power).astype(float)
-    bulk = to_host(mean.spread).astype(float)[..., None]
-    codimension = n - values.shape[-1]
-    if codimension == 0:
-        power = 0 * power  # what it holds is rounding
-    lost = 1 + LOST / np.maximum(np.asarray(mean.gain.count), 1)[..., None]
-    power = lost * power
-    variance = variance * np.where(np.eye(k, values.shape[-1]) > 0, 1.0, lost[..., None])
-    _, added = risen(mean.rise)
-    added = added + added.sum(axis=-1, keepdims=True) / k**2  # they are read less their mean
-    return _Spread(values, variance, power, bulk, codimension, mean.gain, mean.alarm, added)
-
-
-def _radius(spread: _Spread, noise: Array, k: int, coverage: float) -> np.ndarray:
+def _radius(angles: np.ndarray, codimension: int, coverage: float) -> np.ndarray:
     """Quantile of ‖x_i − u_i‖: a weighted sum of χ², matched in mean and variance."""
-    tiny = np.finfo(float).tiny
-    gaps = spread.values[..., :k, None] - spread.values[..., None, :]
-    gaps[..., np.arange(k), np.arange(k)] = np.inf
-    with np.errstate(over="ignore"):  # equal eigenvalues: the bar is as long as it can be
-        inside = spread.variance * noise[..., None] / np.maximum(gaps**2, tiny)
-        # The mean of 1/(h − ξ)² over ξ of variance v is (1 + 3v/h²)/h², and more.
-        inverse = 1 / np.maximum(spread.values[..., :k] ** 2, tiny)
-        outside = spread.power * noise * inverse * (1 + 3 * spread.bulk * inverse)
-    inside, outside = np.minimum(inside, LONGEST), np.minimum(outside, LONGEST)
-    mean = inside.sum(axis=-1) + outside
-    square = (inside**2).sum(axis=-1) + outside**2 / max(spread.codimension, 1)
-    ratio = 2 / 9 * square / np.maximum(mean**2, tiny)
+    angles = np.minimum(angles, FARTHEST**2)  # no angle is larger
+    freedom = np.ones(len(angles))
+    freedom[-1] = codimension
+    mean = angles.sum(axis=0)
+    ratio = 2 / 9 * (angles**2 / freedom[:, None]).sum(axis=0) / np.maximum(mean**2, ladders.TINY)
     # Wilson and Hilferty: the cube root of χ² is nearly normal.
     root = 1 - ratio + NormalDist().inv_cdf(coverage) * np.sqrt(ratio)
     return np.asarray(np.minimum(np.sqrt(mean * np.maximum(root, 0.0) ** 3), FARTHEST))

@@ -1,0 +1,317 @@
+"""How much an observation weighs, and how much of the past to keep: one principle, one test.
+
+A ladder holds means of different memory side by side, one of them chosen. Rung j keeps the share
+1 − f_j of its past in every step, or all of it while it is younger than 1/f_j; the first rung is
+the last observation alone, the last one forgets nothing.
+
+**Weight.** The noise of an observation is measured in it. It is the usual noise unless it lies
+beyond what the scatter of the last observations explains with probability 1 − α; then it is its
+own, and the weight falls accordingly: loudness = noise/usual, else 1. A mean M = Σ share_s C_s has
+the variance Σ share_s² loudness_s/weight_s in units of the usual noise, and takes the next
+observation in with the gain that makes this smallest. Shares are kept, so that an observation
+which is recognised later as loud still loses its weight. While none is loud, M is the plain mean.
+
+**Memory.** Let b_j be how much more of the fresh observation rung j has captured than the chosen
+one. Under the hypothesis that it captures no more, E b_j ≤ 0, the exponential of
+Σ (c b_j − ½c² E b_j²) is a supermartingale for every c: from any start it passes 1/α with
+probability α at most. Page's test runs the sum from its last zero. A rung that passes is chosen.
+A longer rung that is found worse than the chosen one becomes a copy of it. When the first rung
+captures most, the signal has jumped, and every rung starts anew from the last observation.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import inf, log
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import stdtrit
+
+RUNGS = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.0)
+"""Shares f that the rungs forget: half a decade apart, the best is at most 6 % off in error."""
+ALPHA = 1e-4
+"""The one probability of a false alarm: of a loud observation, a shorter memory, a jump."""
+KEPT = 64
+"""Observations that the usual noise and the scatter of b are read off: 13 % of error in both."""
+AGREEING = 3
+"""Observations that must agree before a test may pass, however clear each of them is: two loud
+ones that happen to be alike come in every long stream."""
+
+THRESHOLD = log(1 / ALPHA)
+TINY = np.finfo(float).tiny
+
+
+class Ladder(NamedTuple):
+    """Weights and memories of one problem; J rungs. Numbers of the host, whatever the arrays."""
+
+    # The last observations, the newest at the end; NaN and 0 where there was none.
+    noise: np.ndarray
+    """Noise of each for one unit of weight, (KEPT,)."""
+    weight: np.ndarray
+    """Weight of each, (KEPT,)."""
+    shares: np.ndarray
+    """Part that each has in every mean, (J, KEPT)."""
+    older: np.ndarray
+    """Σ share²·loudness/weight of the observations before those, (J,)."""
+    loudness: np.ndarray
+    """Of the newest observation: 1, or its noise over the usual one, ()."""
+    # What the fresh observations have said of every rung.
+    more: np.ndarray
+    """Page's sum for "captures more than the chosen rung", (J,)."""
+    less: np.ndarray
+    """Page's sum for "captures less", (J,)."""
+    captured: np.ndarray
+    """Σ b since `more` was zero, (J,)."""
+    scatter: np.ndarray
+    """Mean of b²/size, (J,), with `size` as of `judge`."""
+    judged: np.ndarray
+    """Observations in that mean, (J,)."""
+    # Where the ladder stands.
+    chosen: np.ndarray
+    """Index of the rung in use, ()."""
+    count: np.ndarray
+    """Observations so far, ()."""
+    typical: np.ndarray
+    """Their mean weight, ()."""
+    restarted: np.ndarray
+    """Observations at the last jump, 0 for none, ()."""
+    jumps: np.ndarray
+    """Jumps so far, ()."""
+
+
+class Verdict(NamedTuple):
+    """What the evidence asks for after an observation."""
+
+    chosen: int
+    """The rung to use from now on."""
+    jumped: bool
+    """Whether every rung starts anew from this observation."""
+    copied: np.ndarray
+    """Which rungs become copies of the chosen one, (J,)."""
+
+
+def rungs(forget: float | None) -> np.ndarray:
+    """Shares to forget: those of a ladder, or the last observation and one fixed share."""
+    return np.array(RUNGS if forget is None else (1.0, forget))
+
+
+def start(forget: float | None) -> Ladder:
+    """A ladder that has seen nothing."""
+    J = len(rungs(forget))
+    zero, whole = np.zeros(J), np.zeros((), dtype=np.int64)
+    return Ladder(
+        noise=np.full(KEPT, np.nan),
+        weight=np.ones(KEPT),
+        shares=np.zeros((J, KEPT)),
+        older=zero,
+        loudness=np.ones(()),
+        more=zero,
+        less=zero,
+        captured=zero,
+        scatter=zero,
+        judged=zero,
+        chosen=whole + J - 1,
+        count=whole,
+        typical=np.zeros(()),
+        restarted=whole,
+        jumps=whole,
+    )
+
+
+def begin(ladder: Ladder, weight: float) -> Ladder:
+    """After the first observation: it is all that every rung knows."""
+    shares = np.zeros_like(ladder.shares)
+    shares[:, -1] = 1.0
+    weights = ladder.weight.copy()
+    weights[-1] = weight
+    return ladder._replace(
+        shares=shares, weight=weights, count=ladder.count + 1, typical=ladder.typical + weight
+    )
+
+
+@lru_cache(maxsize=KEPT)
+def _quantile(count: int) -> float:
+    """How far above the middle of `count` numbers, in widths of their shortest half, α begins.
+
+    Student's t for a new number beside `count` others; a normal scatter σ has a shortest half of
+    1.349 σ; and of few numbers the shortest half is too short (Rousseeuw and Leroy: 1 + 5/(m − 1)).
+    """
+    if count < 2:
+        return inf
+    student = stdtrit(count - 1, 1 - ALPHA) * (1 + 1 / count) ** 0.5
+    return float(student * (1 + 5 / (count - 1)) / 1.349)
+
+
+def _usual(noise: np.ndarray) -> tuple[float, float]:
+    """The usual noise, and the largest that is still usual: from the shortest half of log noise.
+
+    Up to half of the observations may be louder, by any factor, without moving either.
+    """
+    logs = np.sort(np.log(np.maximum(noise, TINY)))
+    m, half = len(logs), len(logs) // 2
+    widths = logs[half:] - logs[: m - half]
+    first = int(np.argmin(widths))
+    width, middle = float(widths[first]), float(np.mean(logs[first : first + half + 1]))
+    with np.errstate(over="ignore"):
+        return float(np.exp(middle)), float(np.exp(middle + min(_quantile(m) * width, 700.0)))
+
+
+def usual_noise(ladder: Ladder) -> float:
+    """The usual noise of one unit of weight; 0 before two observations."""
+    known = ladder.noise[~np.isnan(ladder.noise)]
+    return _usual(known)[0] if len(known) else 0.0
+
+
+def _loudness(ladder: Ladder) -> np.ndarray:
+    """Of each of the last observations, by what is known now, (KEPT,)."""
+    known = ladder.noise[~np.isnan(ladder.noise)]
+    if not len(known):
+        return np.ones(KEPT)
+    usual, largest = _usual(known)
+    return np.where(ladder.noise > largest, ladder.noise / usual, 1.0)
+
+
+def variances(ladder: Ladder) -> np.ndarray:
+    """Σ share²·loudness/weight of every rung: its variance in units of the usual noise, (J,)."""
+    return np.asarray(ladder.older + ladder.shares**2 @ (_loudness(ladder) / ladder.weight))
+
+
+def memory(ladder: Ladder) -> float:
+    """Weight that the chosen mean still has against the next observation."""
+    return float(1 / variances(ladder)[ladder.chosen]) if ladder.count else 0.0
+
+
+def weigh(ladder: Ladder, apart: float, apart_from_last: float, weight: float) -> Ladder:
+    """Enter an observation: `apart` is ‖N‖² of what the chosen mean did not foresee.
+
+    E‖N‖² is the noise of the observation and the variance of the mean. Right after a jump the mean
+    says nothing, but the last observation does: half of ‖C_t − C_{t−1}‖².
+    """
+    if ladder.count == 1:
+        noise = 0.5 * apart
+    else:
+        variance = variances(ladder)[ladder.chosen] * usual_noise(ladder)
+        # What is subtracted is an estimate: the noise is hardly less than a quarter of ‖N‖².
+        noise = min(max(apart - variance, 0.25 * apart), 0.5 * apart_from_last)
+    noises = _pushed(ladder.noise, noise * weight)
+    if ladder.count == 1:
+        noises[-2] = noise * weight  # as that of the first, of which nothing else is known
+    leaving = (ladder.shares[:, 0] ** 2) * _loudness(ladder)[0] / ladder.weight[0]
+    ladder = ladder._replace(
+        noise=noises,
+        weight=_pushed(ladder.weight, weight),
+        shares=np.concatenate([ladder.shares[:, 1:], 0 * ladder.shares[:, :1]], axis=1),
+        older=ladder.older + leaving,
+        count=ladder.count + 1,
+        typical=ladder.typical + (weight - ladder.typical) / (ladder.count + 1),
+    )
+    return ladder._replace(loudness=_loudness(ladder)[-1:].reshape(()))
+
+
+def _pushed(values: np.ndarray, value: float) -> np.ndarray:
+    return np.append(values[1:], value)
+
+
+def absorb(ladder: Ladder, forget: float | None) -> tuple[Ladder, np.ndarray]:
+    """Take the newest observation into every mean: the ladder, and the gain of each rung.
+
+    The gain v/(v + loudness/weight) makes the variance of the new mean smallest; it is not below
+    the share that the rung is to forget, in units of an observation of typical weight.
+    """
+    own = ladder.loudness / ladder.weight[-1]
+    before = variances(ladder)
+    fixed = 1 - (1 - rungs(forget)) ** (1 / (own * ladder.typical))
+    gains = np.maximum(before / (before + own), fixed)
+    gains[0] = 1.0
+    shares = ladder.shares * (1 - gains)[:, None]
+    shares[:, -1] = gains
+    return ladder._replace(shares=shares, older=ladder.older * (1 - gains) ** 2), gains
+
+
+def judge(ladder: Ladder, more: np.ndarray, size: np.ndarray) -> tuple[Ladder, Verdict]:
+    """Weigh what the newest observation says of the rungs.
+
+    Parameters
+    ----------
+    more : (J,) array
+        b: how much more of it each rung captures than the chosen one.
+    size : (J,) array
+        What b would be worth if the rung were right: the scale on which c is set, c = size/E b².
+    """
+    scale = 1.0 / (ladder.loudness / ladder.weight[-1])
+    more, size = more * scale, size * scale
+    live, limit = size > 0, THRESHOLD / AGREEING
+    # Of few observations the mean of b² may be far too small.
+    scatter = ladder.scatter * (1 + THRESHOLD / np.maximum(ladder.judged, 1))
+    usable = live & (scatter > 0)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        steps = [
+            np.where(usable, np.clip((b - 0.5 * size) / scatter, -limit, limit), 0.0)
+            for b in (more, -more)
+        ]
+        fresh = np.where(live, more**2 / size, 0.0)
+    # One observation cannot raise the scatter by more than the test would count it for.
+    settled = ladder.judged >= 2 * AGREEING
+    fresh = np.where(settled, np.minimum(fresh, limit**2 * ladder.scatter), fresh)
+    judged = ladder.judged + live
+    rate = np.where(live, 1 / np.clip(judged, 1, KEPT), 0.0)
+    sums = [np.maximum(s + d, 0.0) for s, d in zip((ladder.more, ladder.less), steps, strict=True)]
+    ladder = ladder._replace(
+        more=sums[0],
+        less=sums[1],
+        captured=np.where(sums[0] > 0, ladder.captured + more, 0.0),
+        scatter=ladder.scatter + rate * (fresh - ladder.scatter),
+        judged=judged,
+    )
+    return _decide(ladder)
+
+
+def _decide(ladder: Ladder) -> tuple[Ladder, Verdict]:
+    """Which rung to use: the one that has captured most, once any of them has passed the test."""
+    chosen, places = int(ladder.chosen), np.arange(len(ladder.more))
+    others = places != chosen
+    if np.any(others & (ladder.more > THRESHOLD)):
+        chosen = int(np.argmax(np.where(others & (ladder.more > 0), ladder.captured, -inf)))
+    copied = (ladder.less > THRESHOLD) & (places > chosen) & others
+    jumped = chosen == 0
+    if jumped:
+        return _restarted(ladder)
+    if chosen != ladder.chosen:
+        ladder = _forgiven(ladder, places >= 0)._replace(chosen=ladder.chosen * 0 + chosen)
+    ladder = _copied(_forgiven(ladder, copied), copied)
+    return ladder, Verdict(chosen, False, copied)
+
+
+def _restarted(ladder: Ladder) -> tuple[Ladder, Verdict]:
+    """Every rung is the last observation; chosen is the one as long as it took to jump again."""
+    everything = np.ones(len(ladder.more), dtype=bool)
+    since = int(ladder.count - ladder.restarted)
+    shares = rungs(None)
+    chosen = next(j for j in range(1, len(shares)) if shares[j] * since <= 1)
+    ladder = _forgiven(ladder, everything)._replace(
+        chosen=ladder.chosen * 0 + chosen, restarted=ladder.count, jumps=ladder.jumps + 1
+    )
+    return ladder, Verdict(chosen, True, everything)
+
+
+def renewed(ladder: Ladder) -> Ladder:
+    """After a jump has been absorbed: the newest observation is all that every rung knows."""
+    shares = np.zeros_like(ladder.shares)
+    shares[:, -1] = 1.0
+    return ladder._replace(shares=shares, older=0 * ladder.older)
+
+
+def _copied(ladder: Ladder, copied: np.ndarray) -> Ladder:
+    chosen = int(ladder.chosen)
+    return ladder._replace(
+        shares=np.where(copied[:, None], ladder.shares[chosen], ladder.shares),
+        older=np.where(copied, ladder.older[chosen], ladder.older),
+    )
+
+
+def _forgiven(ladder: Ladder, which: np.ndarray) -> Ladder:
+    more, less, captured = (
+        np.where(which, 0.0, sums) for sums in (ladder.more, ladder.less, ladder.captured)
+    )
+    return ladder._replace(more=more, less=less, captured=captured)
