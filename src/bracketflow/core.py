@@ -436,7 +436,7 @@ class Result:
     probe: Probe
     """The last probe, of the columns that `residuals` speak of: what `bf.certify` reads."""
     bad: tuple[BadObservation, ...] = ()
-    """Observations that were refused or held back, each with its step and reason."""
+    """Observations that were refused or counted little, each with its step and reason."""
     events: tuple[Event, ...] = ()
     """What the method noticed on the way: outliers, jumps, crossings, columns that left."""
     missed_probability: Any = None

@@ -72,7 +72,6 @@ class _Rows(ShardedOperator):
         """d, known after the product."""
         self._sum: Array | float = 0.0
         self._squares = 0.0
-        self._last: tuple[Array, Array] | None = None
         super().__init__(None if rows is None else self._about_point(rows))
 
     def _about_point(self, rows: Any) -> Operator:
@@ -110,14 +109,6 @@ class _Rows(ShardedOperator):
 
     def _trace(self) -> float:
         return self._squares
-
-    def __matmul__(self, block: Array) -> Array:
-        """Y = C X; the last column of the block before is not asked for again."""
-        if self._last is not None and np.array_equal(self._last[0], block):
-            return self._last[1].copy()
-        image = super().__matmul__(block)
-        self._last = block[:, -1:].copy(), image[:, -1:].copy()
-        return image
 
     def _own(self, block: Array) -> tuple[Array, Tail, Exception | None]:
         image, tail, failure = super()._own(block)

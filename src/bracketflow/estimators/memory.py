@@ -11,6 +11,7 @@ from bracketflow.estimators.covariance import Covariance, absorbed
 from bracketflow.geometry import random_basis
 from bracketflow.oracles import gram
 from bracketflow.tracker import EigenTracker
+from bracketflow.tracker.reading import Memory
 
 TRACKER = EigenTracker()
 
@@ -32,9 +33,8 @@ def start(past: Covariance, columns: int, seed: Any) -> Watch:
     if len(past.spread) == n:
         # A quarter of all: with its extra columns the tracker then sees every direction.
         columns = min(max(columns, -(-n // 4)), max(n - 1, 1))
-    # An ensemble of one: it averages from the first observation on. In double precision, whatever
-    # the rows are: it squares their covariance.
-    basis = random_basis(n, columns, rng=seed, ensemble=(1,))
+    # In double precision, whatever the rows are: the tracker squares their covariance.
+    basis = random_basis(n, columns, rng=seed)
     return Watch(TRACKER.init(basis), past, np.empty((0, n), past.vectors.dtype))
 
 
@@ -49,15 +49,16 @@ def watched(watch: Watch, rows: Array, group: int) -> tuple[Watch, Covariance]:
 
 
 def _judged(watch: Watch, rows: Array) -> Watch:
-    """The watch after a group: the past keeps the weight that the tracker still gives it."""
+    """The watch after a group: it has the share in the covariance that the tracker gave it."""
     past = watch.judged
     missing = np.isnan(rows)
     mean = past.mean if past.weight else _column_means(rows, missing)
     centred = np.where(missing, 0.0, rows - mean).astype(float)
-    tracker, _ = TRACKER.step(gram(centred[None]), watch.tracker)
-    memory = TRACKER.read(tracker).memory.item()
-    kept = min((memory - len(rows)) / past.weight, 1.0) if past.weight else 1.0
-    return Watch(tracker, absorbed(past, rows, kept=max(kept, 0.0)), watch.waiting)
+    tracker, _ = TRACKER.step(gram(centred), watch.tracker)
+    ladder = Memory(*tracker.memory).ladder
+    share = float(ladder.shares[ladder.chosen, -1])
+    kept = (1 / share - 1) * len(rows) / past.weight if past.weight else 1.0
+    return Watch(tracker, absorbed(past, rows, kept=kept), watch.waiting)
 
 
 def _column_means(rows: Array, missing: Array) -> Array:

@@ -14,7 +14,6 @@ from bracketflow.core import Result, State, Status, to_host, whole_number
 from bracketflow.driver import read_off
 from bracketflow.geometry import random_basis
 from bracketflow.monitor import Record, Sink
-from bracketflow.oracles import Operator
 from bracketflow.solve import Which, oriented, reoriented
 from bracketflow.torch.curvature import (
     Curvature,
@@ -30,8 +29,8 @@ class HessianMonitor:
     """Leading eigenvectors of the Hessian of a loss while the model trains.
 
     Call ``monitor.step((inputs, targets))`` anywhere in a training loop. A look multiplies the
-    Hessian of this minibatch with 4k vectors, as `EigenTracker` does, and one reference more,
-    and averages it with the earlier looks, as far back as the training allows.
+    Hessian of this minibatch with 5k + 1 vectors, as `EigenTracker` does (with all, up to 64
+    parameters), and averages it with the earlier looks, as far back as the training allows.
 
     Training is not disturbed: parameters, gradients, buffers, random numbers and modes stay as
     they are. The model is looked at in evaluation mode: dropout is off, batch normalisation uses
@@ -90,11 +89,8 @@ class HessianMonitor:
         self.records: list[Record] = []
         self.steps = 0
         self.tracker = EigenTracker(self.k)
-        generator = np.random.default_rng(rng)
-        start = random_basis(size, self.k, rng=generator, like=first.detach())
+        start = random_basis(size, self.k, rng=rng, like=first.detach())
         self.state: State = self.tracker.init(start)
-        self._reference = random_basis(size, 1, rng=generator, like=first.detach())
-        self._above = 0.0
         self._result: Result | None = None
 
     def step(self, batch: Sequence[Any]) -> None:
@@ -106,15 +102,15 @@ class HessianMonitor:
             curvature = hessian(
                 self.model, self.loss_fn, batch, params=self.params, chunk=self.chunk
             )
-            operator = _Levelled(oriented(curvature, self.which), self._reference)
-            state, probe = self.tracker.step(operator.as_operator(), self.state)
-        memory = float(self.tracker.read(self.state).memory)
-        above = float(to_host(probe.background)) - operator.level
-        self._above += curvature.weight / (memory + curvature.weight) * (above - self._above)
-        self.state = state
-        centred = self.tracker.eigenvalues(state, probe) - probe.background
-        values = centred + (self._above + operator.level)
-        result = read_off(probe, state, Status.MOVING, eigenvalues=values)
+            operator = oriented(curvature, self.which)
+            self.state, probe = self.tracker.step(operator, self.state)
+        result = read_off(
+            probe,
+            self.state,
+            Status.MOVING,
+            eigenvalues=self.tracker.eigenvalues(self.state, probe),
+            background=self.tracker.background(self.state),
+        )
         self._result = reoriented(result, self.which)
         self._record(curvature)
 
@@ -123,7 +119,7 @@ class HessianMonitor:
         length = torch.linalg.vector_norm(curvature.gradient)
         record = {
             "step": self.steps,
-            "matvecs": int(self.state.matvecs + self.state.steps),  # with the reference of a look
+            "matvecs": int(self.state.matvecs),
             "loss": curvature.loss,
             "eigenvalues": self.eigenvalues.tolist(),
             "background": float(to_host(self.result.background)),
@@ -151,7 +147,7 @@ class HessianMonitor:
 
     @property
     def eigenvalues(self) -> Tensor:
-        """Largest first, (k,): averaged above the bulk, plus the last look's level of the bulk."""
+        """Largest first, (k,), averaged over the looks."""
         values: Tensor = self.result.eigenvalues
         return values
 
@@ -163,7 +159,7 @@ class HessianMonitor:
 
     @property
     def background(self) -> float:
-        """Level s of the last look: any damping, plus the mean of the tracked eigenvalues."""
+        """Averaged level of the bulk, outside of the tracked eigenvectors, any damping included."""
         return float(self.latest["background"])
 
     @property
@@ -191,27 +187,6 @@ class HessianMonitor:
         right.plot(steps, part, ":", color="0.7", linewidth=0.8)
         right.set(ylabel="gradient's part in their span (dotted)", ylim=(0, 1))
         return axes
-
-
-class _Levelled:
-    """An operator whose product also tells the level of one random direction: that of the bulk.
-
-    Eigenvalues above that level are averaged over looks; the level, damping included, is the last
-    look's. The mean of the tracked eigenvalues in one minibatch alone is far noisier.
-    """
-
-    def __init__(self, operator: Operator, reference: Tensor):
-        self.operator = operator
-        self.reference = reference
-        self.level = 0.0
-
-    def as_operator(self) -> Operator:
-        return self.operator.derived(product=self._product)
-
-    def _product(self, block: Tensor) -> Tensor:
-        image: Tensor = self.operator @ torch.cat([block, self.reference], dim=1)
-        self.level = float(torch.sum(self.reference * image[:, -1:]))
-        return image[:, :-1]
 
 
 def _nothing_seen() -> RuntimeError:

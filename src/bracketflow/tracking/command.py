@@ -15,7 +15,13 @@ from bracketflow.driver import Monitor
 from bracketflow.monitor import Progress
 from bracketflow.tracking.interruption import Interruption
 from bracketflow.tracking.ranks import HowFar, Ranks, launched
-from bracketflow.tracking.rows import RowTracker, background, variances, vector_error_words
+from bracketflow.tracking.rows import (
+    RowTracker,
+    background,
+    faint_words,
+    variances,
+    vector_error_words,
+)
 from bracketflow.tracking.session import Outcome, follow, nobody
 from bracketflow.tracking.settings import Settings
 
@@ -213,6 +219,8 @@ def report(args: argparse.Namespace, outcome: Outcome) -> Iterator[str]:
         yield f"  background      {figures['background']:.6g}, the mean of the other {unseen:,}"
     if figures["total_variance"] is not None:
         yield f"  total variance  {figures['total_variance']:.6g}"
+    if figures["counted_little"]:
+        yield f"  {faint_words(figures)}"
     if figures["jumps"]:
         yield f"  the data have jumped {figures['jumps']} times: see the events on the page"
     yield ""

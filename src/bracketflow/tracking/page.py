@@ -17,7 +17,7 @@ from bracketflow.experiments.store import FIGURES
 from bracketflow.monitor import Record
 from bracketflow.tracking import series
 from bracketflow.tracking.folder import CHECKPOINT, EIGENPAIRS, MANIFEST, PAGE, SERIES, Folder
-from bracketflow.tracking.rows import vector_error_words
+from bracketflow.tracking.rows import faint_words, vector_error_words
 
 EVENTS_SHOWN = 200
 Draw = Callable[[Sequence[Record], Any], Any]
@@ -117,9 +117,10 @@ def _lead(manifest: dict[str, Any]) -> str:
         if averaged and averaged < 0.95 * result["rows"]
         else ""
     )
+    faint = f" {faint_words(result)}." if result["counted_little"] else ""
     return f"""<p class="lead">The {result["k"]} leading eigenvectors of the covariance of
 {result["rows"]:,} rows with {result["columns"]:,} columns, {about}, followed in batches of
-{settings["batch"]}.{memory}{refused}</p>"""
+{settings["batch"]}.{memory}{faint}{refused}</p>"""
 
 
 def _problem(manifest: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""EigenTracker on rows of data: centring, total variance and levels travel in the state."""
+"""EigenTracker on rows of data: centring and total variance travel in the state."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from bracketflow.core import Array, Event, Probe, State, contiguous, epsilon, to_host
+from bracketflow.core import Array, Event, Probe, State, epsilon
 from bracketflow.geometry import subspace_error, upright
 from bracketflow.oracles import Operator, gram
 from bracketflow.streams import Moments, covariance, second_moment
-from bracketflow.tracker import EigenTracker, Reading, running
+from bracketflow.tracker import EigenTracker, Reading
+from bracketflow.tracker.ladder import Ladder
+from bracketflow.tracker.reading import Memory, eigenvalues
+
+FAINT_KEPT = 10_000  # steps of batches that counted little, so that a run of weeks stays small
 
 
 class Ledger(NamedTuple):
@@ -19,12 +23,11 @@ class Ledger(NamedTuple):
 
     tracker: Any
     read: int = 0
-    """Rows read, with those of batches that were held back as outliers."""
+    """Rows read."""
     moments: Moments = Moments()
-    reference: float = 0.0
-    """Averaged level from which the tracker's eigenvalues are counted."""
-    total: float = 0.0
-    """Averaged total variance tr C."""
+    """Of the rows so far; those of a loud batch count as little as its operator."""
+    totals: Any = 0.0
+    """Total variance tr C, averaged as each of the tracker's means is, (J,)."""
     floor: float = float("nan")
     """Mean of the unseen eigenvalues of the last batch: (tr C_t − k s_t)/(n − k)."""
     change: float = 0.0
@@ -32,7 +35,18 @@ class Ledger(NamedTuple):
     noticed: tuple[Event, ...] = ()
     """Events of the last step."""
     batches: int = 0
-    """Batches read, with those held back."""
+    """Batches read."""
+    faint: int = 0
+    """How many of them counted little,"""
+    faint_at: Any = np.zeros(0, dtype=np.int64)
+    """and at which steps, the latest `FAINT_KEPT`."""
+
+    @property
+    def total(self) -> float:
+        """Total variance tr C, averaged as the eigenvalues are."""
+        if np.ndim(self.totals) == 0:  # nothing was read
+            return float(self.totals)
+        return float(self.totals[Memory(*self.tracker).ladder.chosen])
 
 
 class Added(Protocol):
@@ -101,27 +115,22 @@ class RowTracker:
         ledger, before = ledger_of(state), _bare(state)
         added = batch.added(ledger.moments, centre=self.centre)
         after, probe = self.tracker.step(added.operator, before)
-        weight, total = added.operator.weight, added.total
+        ladder, noticed = Memory(*after.memory).ladder, self.tracker.events(before, after)
+        n, k = probe.basis.shape
+        unseen = (added.total - k * float(probe.background)) / (n - k) if k < n else np.nan
         ledger = ledger._replace(
             tracker=after.memory,
-            read=ledger.read + round(weight),
+            read=ledger.read + round(added.operator.weight),
             batches=ledger.batches + 1,
-            noticed=self.tracker.events(before, after),
-        )
-        if after.steps == before.steps:  # held back as an outlier: its mean must not count either
-            return after._replace(memory=ledger), probe
-        memory = float(_read(after).memory)
-        gain = min(weight / memory, 1.0) if memory > 0 else 1.0
-        reference = _reference_level(added.operator, before, after, probe)
-        n, k = probe.basis.shape
-        unseen = (total - k * float(probe.background)) / (n - k) if k < n else np.nan
-        ledger = ledger._replace(
-            moments=added.moments,
-            reference=ledger.reference + gain * (reference - ledger.reference),
-            total=ledger.total + gain * (total - ledger.total),
+            moments=_counted(ledger.moments, added.moments, float(ladder.loudness)),
+            totals=_averaged(ledger.totals, added.total, ladder),
             floor=unseen,
             change=_distance(before.basis, after.basis),
+            noticed=noticed,
         )
+        if any(event.kind == "outlier" for event in noticed):
+            faint_at = np.append(ledger.faint_at, int(before.steps))[-FAINT_KEPT:]
+            ledger = ledger._replace(faint=ledger.faint + 1, faint_at=faint_at)
         return after._replace(memory=ledger), probe
 
     def events(self, before: State, after: State) -> tuple[Event, ...]:
@@ -129,14 +138,16 @@ class RowTracker:
         return ledger_of(after).noticed
 
     def eigenvalues(self, state: State, probe: Probe) -> Array:
-        """Averaged eigenvalues of the covariance, one a column, background included."""
-        if np.min(state.steps) == 0:
-            return self.tracker.eigenvalues(_bare(state), probe)
-        return variances(state)
+        """Averaged variances along the columns, background included."""
+        return self.tracker.eigenvalues(_bare(state), probe)
+
+    def background(self, state: State) -> float:
+        """Averaged mean of the eigenvalues that are not tracked; NaN for a full basis."""
+        return background(state)
 
     def read(self, state: State, coverage: float = 0.95) -> Reading:
-        """The tracker's reading; its eigenvalues are less their mean."""
-        return _read(_bare(state), coverage)
+        """The tracker's reading: its eigenvalues are variances of the rows."""
+        return self.tracker.read(_bare(state), coverage)
 
 
 def ledger_of(state: State) -> Ledger:
@@ -148,7 +159,7 @@ def ledger_of(state: State) -> Ledger:
 
 def variances(state: State) -> np.ndarray:
     """Averaged variance of the rows along each column of the basis."""
-    return np.asarray(_above_reference(_bare(state)) + ledger_of(state).reference)
+    return eigenvalues(_bare(state))
 
 
 def background(state: State) -> float:
@@ -187,6 +198,12 @@ def vector_error_words(error: float | None) -> str:
     return f"{error:.2g}" if error < 1.4 else "undetermined"
 
 
+def faint_words(figures: dict[str, Any]) -> str:
+    """How many batches counted little, for people; `figures` are those of a `summary`."""
+    count, batches = figures["counted_little"], figures["steps"]
+    return f"{count:,} of {batches:,} batches were louder than usual and counted little"
+
+
 def summary(state: State, method: RowTracker) -> dict[str, Any]:
     """The figures of a state in plain numbers, None where there is none."""
     pairs, reading = eigenpairs(state, method), method.read(state)
@@ -201,13 +218,16 @@ def summary(state: State, method: RowTracker) -> dict[str, Any]:
         "total_variance": pairs["total_variance"],
         "averaged_rows": reading.memory,
     }
+    ledger = ledger_of(state)
     return {
-        "rows": ledger_of(state).read,
+        "rows": ledger.read,
         "columns": n,
         "k": k,
         "steps": int(state.steps),
         "matvecs": int(state.matvecs),
         "jumps": int(reading.jumps),
+        "counted_little": ledger.faint,
+        "counted_little_at": ledger.faint_at.tolist(),
         **{name: _json_ready(np.asarray(value).tolist()) for name, value in numbers.items()},
     }
 
@@ -230,32 +250,25 @@ def _bare(state: State) -> State:
     return state._replace(memory=state.memory[0])
 
 
-def _read(state: State, coverage: float = 0.95) -> Reading:
-    return EigenTracker().read(state, coverage)
+def _counted(before: Moments, after: Moments, loudness: float) -> Moments:
+    """The moments with a batch in them, which counts 1/loudness as its operator does."""
+    if loudness == 1 or after.mean is None:
+        return after
+    b = after.rows - before.rows
+    counted = round(b / loudness)
+    part = counted / (before.rows + counted) * (after.rows / b)
+    return Moments(before.rows + counted, before.mean + part * (after.mean - before.mean))
 
 
-def _averages(state: State) -> running.Mean | None:
-    """The tracker's running mean, where it keeps one on the leading columns."""
-    if state.basis.shape[-1] == state.basis.shape[-2]:
-        return None
-    mean = running.restored(state.memory[0])
-    return mean if mean.gain.count > 0 else None
+def _averaged(totals: Any, total: float, ladder: Ladder) -> np.ndarray:
+    """A figure of the last observation, taken into its averages as the tracker's means took it in.
 
-
-def _above_reference(state: State) -> np.ndarray:
-    k, mean = state.basis.shape[-1], _averages(state)
-    values = _read(state).eigenvalues if mean is None else to_host(mean.values)[:k]
-    return np.asarray(values, dtype=float)
-
-
-def _reference_level(operator: Operator, before: State, after: State, probe: Probe) -> float:
-    """Level of this observation from which the tracker counts its eigenvalues.
-
-    That of its fixed reference column; of all columns together where it has none. Averaged along
-    with the eigenvalues it gives their height above zero, free of the first steps' wrong bases.
+    A mean in which all that came before has the same shares as in the chosen one is its copy.
     """
-    mean = _averages(after)
-    if mean is None:
-        return float(probe.background)
-    column = contiguous(mean.reference)
-    return float((column.T @ (operator @ column))[0, 0])
+    gains, chosen = ladder.shares[:, -1], int(ladder.chosen)
+    totals = np.broadcast_to(totals, gains.shape)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        past = ladder.shares[:, :-1] / (1 - gains)[:, None]
+    copies = np.isclose(past, past[chosen], rtol=1e-9, atol=0.0).all(axis=1)
+    totals = np.where(copies, totals[chosen], totals)
+    return np.asarray(totals + gains * (total - totals))
