@@ -129,20 +129,21 @@ class EigenTracker:
         if isinstance(mean, Whole):
             centred, level, probe, everything = whole.observe(image, state.basis, state.seen)
         else:
-            view, probe, everything = block.observe(mean, image, k, state.seen)
-        if rungs.count == 0:
+            columns = block.multiplied_columns(mean)
+            view, probe, everything = block.observe(mean, columns, image, k, state.seen)
+        if rungs.observed == 0:
             rungs, kept = ladder.begin(rungs, weight), np.ones(k)
             if isinstance(mean, Whole):
                 mean = whole.first(mean, centred, level, state.basis)
             else:
-                mean, _ = block.turn(mean, view.image, view.rayleigh, view.level, k)
+                mean = block.first(mean, view, k)
         else:
             if isinstance(mean, Whole):
                 fresh = whole.compare(mean, centred, level, k, rungs)
             else:
                 fresh, unforeseen = block.compare(mean, view, k, rungs)
             variance = ladder.variances(rungs)[rungs.chosen]
-            rungs = ladder.weigh(rungs, fresh.apart, fresh.apart_from_last, weight)
+            rungs = ladder.weigh(rungs, fresh.apart, fresh.apart_from_last, weight, self.forget)
             spread = spread.after(fresh, rungs, float(variance))
             verdict = ladder.Verdict(int(rungs.chosen), False, np.zeros(len(fresh.more), bool))
             if self.forget is None:

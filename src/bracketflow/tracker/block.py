@@ -22,9 +22,10 @@ import numpy as np
 from bracketflow.core import (
     Array,
     Probe,
+    column_inner,
     contiguous,
     contracted,
-    diagonal,
+    epsilon,
     identity_like,
     namespace,
     to_host,
@@ -41,12 +42,10 @@ from bracketflow.tracker.whole import Fresh
 WIDTH = 5
 """q = WIDTH·k: columns beyond k stand for the bulk. Error over PCA's at n = 1000, noise 5: 1.15 for
 4k, 1.12 for 5k, 1.10 for 6k (point 3 of benchmarks/tracker.py)."""
-BUCKETS = 1024
-"""Rows of a sketch: of an inner product of D_j and N it blurs 1/√(1024 k)."""
+BUCKETS = 512
+"""Rows of a sketch: it blurs the cosine of D_j and N by 1/√(512 k)."""
 CLEARANCE = 1e-3
 """μ lies below the lowest Ritz value by this part of their range, so that Z has full rank."""
-POLISHED = 16
-"""Steps between two polishings of X: roundings of one are some eps."""
 
 
 class Block(NamedTuple):
@@ -58,24 +57,27 @@ class Block(NamedTuple):
     """z, (n, 1)."""
     values: np.ndarray
     """λ, (q,)."""
-    level: np.ndarray
-    """Averaged level, ()."""
+    levels: np.ndarray
+    """Averaged levels, (J,)."""
     inside: np.ndarray
     """XᵀD_jX, (J, q, q)."""
     outside: np.ndarray
-    """Sketches of what of D_jX_k lies outside of X, (J, m, k)."""
+    """Sketches of what of D_jX_k lies outside of X, (J, k, m)."""
     steps: np.ndarray
     """Turns so far, ()."""
 
 
 class View(NamedTuple):
-    """One product, at the level outside of the columns."""
+    """One product."""
 
     image: Array
-    """(C − level)X, (n, q)."""
+    """(C − s)X at the level s of the reference, (n, q)."""
+    offset: float
+    """Level outside of the columns, above s."""
     rayleigh: np.ndarray
-    """Xᵀ(C − level)X, (q, q)."""
+    """XᵀCX above the level outside of the columns, (q, q)."""
     level: float
+    """That level: s + offset."""
 
 
 def start(basis: Array, rungs: int, rng: Any) -> Block:
@@ -91,9 +93,9 @@ def start(basis: Array, rungs: int, rng: Any) -> Block:
         contiguous(columns),
         contiguous(reference),
         np.zeros(q),
-        np.zeros(()),
+        np.zeros(rungs),
         np.zeros((rungs, q, q)),
-        np.zeros((rungs, m, k)),
+        np.zeros((rungs, k, m)),
         np.zeros((), dtype=np.int64),
     )
 
@@ -103,39 +105,37 @@ def multiplied_columns(block: Block) -> Array:
     return namespace(block.columns).concat([block.columns, block.reference], axis=-1)
 
 
-def observe(block: Block, product: Array, k: int, seen: Any) -> tuple[View, Probe, Probe]:
-    """The product at the level outside of the columns; the probe of the basis, and of all columns.
+def observe(
+    block: Block, columns: Array, product: Array, k: int, seen: Any
+) -> tuple[View, Probe, Probe]:
+    """The product with [X, z]; the probe of the basis, and that of all columns.
 
-    Everything is first centred at the quotient of z, so that no large background is subtracted
-    twice. Raises `ObservationError` where the product is not usable.
+    Everything is centred at the quotient s of z first. Raises `ObservationError` where the product
+    is not usable.
     """
-    X, z = block.columns, block.reference
-    xp, q = namespace(X), X.shape[-1]
+    xp, q = namespace(columns), columns.shape[-1] - 1
+    z = columns[:, -1:]
     with np.errstate(over="ignore", invalid="ignore"):
         along, square = over_rows(xp.sum(z * product[:, -1:]), xp.sum(z * z))
         level = along / square
-        image = product[:, :q] - level * X
-        beside = product[:, -1:] - level * z
-        rayleigh, across, towards, height, own = over_rows(
-            contracted(X, image), contracted(image, z), contracted(X, beside), z.mT @ beside,
-            contracted(X, z),
-        )  # fmt: skip
-        symmetric = 0.5 * (rayleigh + rayleigh.mT)
-        probe = Probe(X, image, level, symmetric, q + 1)
-        skew = xp.concat([rayleigh - symmetric, 0.5 * (across - towards)], axis=-1)
-        refuse_bad(probe, skew, seen)
+        centred = -level * columns
+        centred += product
+        compressed, own = over_rows(contracted(columns, centred), contracted(columns, z))
+        symmetric = 0.5 * (compressed + compressed.mT)
+        image, rayleigh = centred[:, :q], symmetric[:q, :q]
+        everything = Probe(columns[:, :q], image, level, rayleigh, q + 1)
+        refuse_bad(everything, compressed - symmetric, seen)
     # <r, Cr>/<r, r> with r = z − Xa, a = Xᵀz
-    quadratic = height - 2 * own.mT @ towards + own.mT @ symmetric @ own
-    outside = quadratic[0, 0] / (square - xp.sum(own * own))
-    image = image - outside * X
-    symmetric = symmetric - outside * identity_like(symmetric)
-    view = View(image, _host(symmetric), float(level + outside))
-    return view, _of_basis(view, symmetric, level + outside, X, k), probe
+    inward = own[:q, 0]
+    turned = rayleigh @ inward - 2 * symmetric[:q, q]
+    offset = float((symmetric[q, q] + inward @ turned) / (square - inward @ inward))
+    view = View(image, offset, _host(rayleigh) - offset * np.eye(q), float(level + offset))
+    return view, _of_basis(image, rayleigh, level, block.columns, k), everything
 
 
-def _of_basis(view: View, rayleigh: Array, level: Any, X: Array, k: int) -> Probe:
+def _of_basis(image: Array, rayleigh: Array, level: Any, X: Array, k: int) -> Probe:
     """The probe of the first k columns."""
-    inside, columns, image = rayleigh[:k, :k], contiguous(X[:, :k]), view.image[:, :k]
+    inside, columns, image = rayleigh[:k, :k], contiguous(X[:, :k]), image[:, :k]
     own = trace(inside) / k
     gram = None
     if shards() is not None:
@@ -160,10 +160,12 @@ def _sketch(rows: Array, signs: Array, buckets: int) -> np.ndarray:
     whole = -(-(first + n) // buckets) * buckets
     if whole != n:
         ends = [(first, k), (whole - first - n, k)]
-        pads = [xp.zeros(end, dtype=rows.dtype, device=getattr(rows, "device", None)) for end in ends]
+        pads = [
+            xp.zeros(end, dtype=rows.dtype, device=getattr(rows, "device", None)) for end in ends
+        ]
         signed = xp.concat([pads[0], signed, pads[1]], axis=0)
     summed = xp.sum(xp.reshape(signed, (-1, buckets, k)), axis=0)
-    return _host(over_rows(summed))
+    return np.ascontiguousarray(_host(over_rows(summed)).T)
 
 
 def _host(array: Array) -> np.ndarray:
@@ -173,40 +175,43 @@ def _host(array: Array) -> np.ndarray:
 class Unforeseen(NamedTuple):
     """N = (C − level)X − X diag(λ), in the block and outside of it."""
 
-    columns: Array
-    """N, (n, q)."""
     inside: np.ndarray
     """XᵀN, (q, q)."""
     outside: np.ndarray
-    """Sketch of what of N_k lies outside of X, (m, k)."""
+    """Sketch of what of N_k lies outside of X, (k, m)."""
 
 
 def compare(block: Block, view: View, k: int, ladder: Ladder) -> tuple[Fresh, Unforeseen]:
     """The observation beside the mean and the other rungs."""
     X = block.columns
-    xp = namespace(X)
-    values = xp.asarray(block.values, dtype=X.dtype, device=getattr(X, "device", None))
-    columns = view.image - X * values
     inside = view.rayleigh - np.diag(block.values)
-    part = xp.asarray(inside[:, :k], dtype=X.dtype, device=getattr(X, "device", None))
-    fresh = columns[:, :k] - X @ part
-    outside = _sketch(fresh, block.reference, block.outside.shape[1])
+    along = view.rayleigh[:, :k] + view.offset * np.eye(len(inside), k)
+    fresh = view.image[:, :k] - X @ _like(along, X)
+    outside = _sketch(fresh, block.reference, block.outside.shape[-1])
+    powers = _host(over_rows(column_inner(fresh, fresh)))
     lower = inside[k:, :k]
-    powers = _host(over_rows(xp.sum(fresh * fresh, axis=0)))
     apart = np.sum(powers) + np.sum(lower**2)
     last = np.sum((outside - block.outside[0]) ** 2)
     last += np.sum((lower - block.inside[0, k:, :k]) ** 2)
-    more, size = _captured(block, view, inside, outside, k, ladder)
+    more, size = _captured(block, view, outside, k, ladder)
     squares = np.concatenate([inside[:, :k] ** 2, powers[None]])
-    quotients = np.diagonal(view.rayleigh)[:k] + view.level - block.values[:k] - block.level
+    foreseen = block.values[:k] + block.levels[ladder.chosen]
+    quotients = np.diagonal(view.rayleigh)[:k] + view.level - foreseen
     return (
         Fresh(float(apart), float(last), more, size, squares, quotients),
-        Unforeseen(columns, inside, outside),
+        Unforeseen(inside, outside),
     )
 
 
+def _like(small: np.ndarray, X: Array) -> Array:
+    """A small array of the host in the library, dtype and device of X."""
+    if isinstance(X, np.ndarray):
+        return small.astype(X.dtype, copy=False)
+    return namespace(X).asarray(small, dtype=X.dtype, device=X.device)
+
+
 def _captured(
-    block: Block, view: View, inside: np.ndarray, outside: np.ndarray, k: int, ladder: Ladder
+    block: Block, view: View, outside: np.ndarray, k: int, ladder: Ladder
 ) -> tuple[np.ndarray, np.ndarray]:
     """b and its scale: pairs of the block as in `whole`, and what lies outside of it.
 
@@ -222,15 +227,21 @@ def _captured(
     fresh = quotients[:k] - quotients[k:, None]
     more = 2 * turns * view.rayleigh[k:, :k] / length - fresh * 0.5 * (1 - wide / length)
     size = gap * 0.5 * (1 - abs(wide) / length)
-    noise = ladders.variances(ladder)[int(ladder.chosen)] * ladders.usual_noise(ladder)
-    noise = 4 * noise / (k * (outside.shape[0] + q - k))
+    noise = float(ladders.variances(ladder)[ladder.chosen] * ladder.usual)
+    noise = 4 * noise / (k * (outside.shape[-1] + q - k))
     inverse = values[:k] / (values[:k] ** 2 + noise + ladders.TINY)
-    length_squared = np.sum(block.outside**2, axis=1) * inverse
-    along = np.sum(block.outside * outside, axis=1) * inverse
+    squares = np.einsum("jkm,jkm->jk", block.outside, block.outside) @ inverse
+    along = np.einsum("jkm,km->jk", block.outside, outside) @ inverse
     return (
-        more.sum(axis=(1, 2)) + np.sum(2 * along - length_squared, axis=-1),
-        size.sum(axis=(1, 2)) + np.sum(np.maximum(length_squared, 0.0), axis=-1),
+        more.sum(axis=(1, 2)) + 2 * along - squares,
+        size.sum(axis=(1, 2)) + np.maximum(squares, 0.0),
     )
+
+
+def first(block: Block, view: View, k: int) -> Block:
+    """After the first observation, which is all that is known."""
+    levels = block.levels + view.level
+    return _turn(block._replace(levels=levels), view, 1.0, 0 * view.rayleigh, k)[0]
 
 
 def absorb(
@@ -243,61 +254,69 @@ def absorb(
 ) -> tuple[Block, np.ndarray]:
     """The mean with this observation in it, X turned; and how far columns keep their vector."""
     if verdict.jumped:
-        empty = block._replace(inside=0 * block.inside, outside=0 * block.outside)
-        return turn(empty, view.image, view.rayleigh, view.level, k)
-    own = gains[verdict.chosen]
-    kept, new = (1 - gains)[:, None, None], (gains - own)[:, None, None]
+        levels = 0 * block.levels + view.level
+        empty = block._replace(levels=levels, inside=0 * block.inside, outside=0 * block.outside)
+        return _turn(empty, view, 1.0, 0 * view.rayleigh, k)
+    gain = float(gains[verdict.chosen])
+    kept, new = (1 - gains)[:, None, None], (gains - gain)[:, None, None]
     inside = kept * block.inside + new * unforeseen.inside
     outside = kept * block.outside + new * unforeseen.outside
     adopted = inside[verdict.chosen].copy()
-    inside = inside - adopted
-    copied = verdict.copied | (np.arange(len(gains)) == verdict.chosen)
-    inside[copied], outside[verdict.copied] = 0.0, outside[verdict.chosen]
-    X = block.columns
-    xp = namespace(X)
-    raised = np.diag(block.values) + adopted
-    middle = xp.asarray(raised, dtype=X.dtype, device=getattr(X, "device", None))
-    mean = X * diagonal(middle) if not adopted.any() else X @ middle
-    mean += float(own) * unforeseen.columns
-    block = block._replace(inside=inside, outside=outside)
-    level = float(block.level + own * (view.level - block.level))
-    return turn(block, mean, raised + own * unforeseen.inside, level, k)
+    inside -= adopted
+    inside[verdict.copied], outside[verdict.copied] = 0.0, outside[verdict.chosen]
+    levels = np.where(verdict.copied, block.levels[verdict.chosen], block.levels)
+    levels = levels + gains * (view.level - levels)
+    block = block._replace(levels=levels, inside=inside, outside=outside)
+    past = (1 - gain) * np.diag(block.values) + adopted
+    return _turn(block, view, gain, past, k)
 
 
-def turn(
-    block: Block, mean: Array, rayleigh: np.ndarray, level: float, k: int
+def _turn(
+    block: Block, view: View, gain: float, past: np.ndarray, k: int
 ) -> tuple[Block, np.ndarray]:
-    """X to the left singular vectors of Z = `mean` − μX, with `rayleigh` = Xᵀ`mean`.
+    """X to the left singular vectors of Z = (C − level)X·gain + X·past − μX.
 
     Columns keep place and sign; the first turn orders them by descending λ.
     """
     X, q = block.columns, len(block.values)
-    xp = namespace(X)
+    rayleigh = gain * view.rayleigh + past
     ritz = np.linalg.eigvalsh(0.5 * (rayleigh + rayleigh.T))
     lowest = min(ritz[0], 0.0) - CLEARANCE * (ritz[-1] - ritz[0])
-    if ritz[-1] == lowest:  # nothing rises above anything: X stays
-        return block._replace(level=np.asarray(level), steps=block.steps + 1), np.ones(k)
-    Z = mean - float(lowest) * X
-    gram = _host(over_rows(contracted(Z, Z)))
-    squares, vectors = np.linalg.eigh(gram)
+    if ritz[-1] <= lowest:  # nothing rises above anything: X stays
+        return block._replace(steps=block.steps + 1), np.ones(k)
+    inner = past - (gain * view.offset + lowest) * np.eye(q)
+    diagonal = np.diagonal(inner)
+    plain = not (inner - np.diag(diagonal)).any()
+    Z = X * _like(diagonal, X) if plain else X @ _like(inner, X)
+    Z += gain * view.image
+    squares, vectors = np.linalg.eigh(_host(over_rows(contracted(Z, Z))))
     squares, vectors = squares[::-1], vectors[:, ::-1]
-    lengths = np.sqrt(np.maximum(squares, squares[0] * q * np.finfo(float).eps))
+    lengths = np.sqrt(np.maximum(squares, squares[0] * q * epsilon(X)))
     coefficients = vectors / lengths
     overlap = (rayleigh - lowest * np.eye(q)) @ coefficients
-    known = overlap[:k, :k] if block.steps else np.eye(k)
-    order, sign, kept = arrange(known, q)
+    order, sign, kept = arrange(overlap[:k, :k] if block.steps else np.eye(k), q)
     coefficients, overlap = coefficients[:, order] * sign, overlap[:, order] * sign
-    columns = Z @ xp.asarray(coefficients, dtype=X.dtype, device=getattr(X, "device", None))
-    if int(block.steps) % POLISHED == 0:
-        columns = orthonormal_columns(columns)
+    columns = _polished(Z @ _like(coefficients, X))
     return (
         block._replace(
             columns=contiguous(columns),
             values=lengths[order] + lowest,
-            level=np.asarray(level),
             inside=overlap.T @ block.inside @ overlap,
-            outside=block.outside @ overlap[:k, :k],
+            outside=overlap[:k, :k].T @ block.outside,
             steps=block.steps + 1,
         ),
         kept,
     )
+
+
+def _polished(columns: Array) -> Array:
+    """One step of Newton and Schulz towards XᵀX = I; QR where it is too far for that."""
+    gram = over_rows(contracted(columns, columns))
+    defect = _host(gram) - np.eye(gram.shape[-1])
+    size = float(np.linalg.norm(defect))
+    if not size < 0.1:
+        return orthonormal_columns(columns)
+    # What a step leaves is ¾·size²: nothing is to be gained below the rounding of the sums.
+    if size < len(defect) * epsilon(columns):
+        return columns
+    return columns @ _like(np.eye(len(defect)) - 0.5 * defect, columns)

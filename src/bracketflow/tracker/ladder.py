@@ -5,16 +5,19 @@ A ladder holds means of different memory side by side, one of them chosen. Rung 
 the last observation alone, the last one forgets nothing.
 
 **Weight.** The noise of an observation is measured in it. It is the usual noise unless it lies
-beyond what the scatter of the last observations explains with probability 1 − α; then it is its
-own, and the weight falls accordingly: loudness = noise/usual, else 1. A mean M = Σ share_s C_s has
-the variance Σ share_s² loudness_s/weight_s in units of the usual noise, and takes the next
-observation in with the gain that makes this smallest. Shares are kept, so that an observation
-which is recognised later as loud still loses its weight. While none is loud, M is the plain mean.
+beyond what the scatter of the last observations explains (of KEPT ordinary ones, one is beyond it
+with probability α); then it is its own, and the weight falls: loudness = noise/usual, else 1. A
+mean M = Σ share_s C_s has the variance Σ share_s² loudness_s/weight_s in units of the usual noise,
+and takes the next observation in with the gain that makes this smallest. Shares are kept, so that
+one which is recognised later as loud still loses its weight. While none is loud, M is the plain
+mean.
 
 **Memory.** Let b_j be how much more of the fresh observation rung j has captured than the chosen
 one. Under the hypothesis that it captures no more, E b_j ≤ 0, the exponential of
-Σ (c b_j − ½c² E b_j²) is a supermartingale for every c: from any start it passes 1/α with
-probability α at most. Page's test runs the sum from its last zero. A rung that passes is chosen.
+Σ (c b_j − ½c² E b_j²) is a supermartingale for every c: from any start it passes m/α with
+probability α/m at most. Page's test runs the sum from its last zero; with m the observations that
+the chosen mean remembers, and would lose, a mean that grows to m has seen false alarms with a
+probability of about α log m in all. A rung that passes is chosen.
 A longer rung that is found worse than the chosen one becomes a copy of it. When the first rung
 captures most, the signal has jumped, and every rung starts anew from the last observation.
 """
@@ -30,15 +33,14 @@ from scipy.special import stdtrit
 
 RUNGS = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.0)
 """Shares f that the rungs forget: half a decade apart, the best is at most 6 % off in error."""
-ALPHA = 1e-4
-"""The one probability of a false alarm: of a loud observation, a shorter memory, a jump."""
+ALPHA = 0.02
+"""The one probability of a false alarm: of loud observations, another memory, a jump."""
 KEPT = 64
 """Observations that the usual noise and the scatter of b are read off: 13 % of error in both."""
 AGREEING = 3
 """Observations that must agree before a test may pass, however clear each of them is: two loud
 ones that happen to be alike come in every long stream."""
 
-THRESHOLD = log(1 / ALPHA)
 TINY = np.finfo(float).tiny
 
 
@@ -54,8 +56,10 @@ class Ladder(NamedTuple):
     """Part that each has in every mean, (J, KEPT)."""
     older: np.ndarray
     """Σ share²·loudness/weight of the observations before those, (J,)."""
-    loudness: np.ndarray
-    """Of the newest observation: 1, or its noise over the usual one, ()."""
+    loud: np.ndarray
+    """Loudness of each by what is known now: 1, or its noise over the usual one, (KEPT,)."""
+    usual: np.ndarray
+    """The usual noise of one unit of weight; 0 before two observations, ()."""
     # What the fresh observations have said of every rung.
     more: np.ndarray
     """Page's sum for "captures more than the chosen rung", (J,)."""
@@ -70,7 +74,7 @@ class Ladder(NamedTuple):
     # Where the ladder stands.
     chosen: np.ndarray
     """Index of the rung in use, ()."""
-    count: np.ndarray
+    observed: np.ndarray
     """Observations so far, ()."""
     typical: np.ndarray
     """Their mean weight, ()."""
@@ -78,6 +82,16 @@ class Ladder(NamedTuple):
     """Observations at the last jump, 0 for none, ()."""
     jumps: np.ndarray
     """Jumps so far, ()."""
+
+    @property
+    def loudness(self) -> float:
+        """Of the newest observation."""
+        return float(self.loud[-1])
+
+    @property
+    def own(self) -> float:
+        """Variance of the newest observation in units of the usual noise: loudness/weight."""
+        return float(self.loud[-1] / self.weight[-1])
 
 
 class Verdict(NamedTuple):
@@ -105,14 +119,15 @@ def start(forget: float | None) -> Ladder:
         weight=np.ones(KEPT),
         shares=np.zeros((J, KEPT)),
         older=zero,
-        loudness=np.ones(()),
+        loud=np.ones(KEPT),
+        usual=np.zeros(()),
         more=zero,
         less=zero,
         captured=zero,
         scatter=zero,
         judged=zero,
         chosen=whole + J - 1,
-        count=whole,
+        observed=whole,
         typical=np.zeros(()),
         restarted=whole,
         jumps=whole,
@@ -126,20 +141,20 @@ def begin(ladder: Ladder, weight: float) -> Ladder:
     weights = ladder.weight.copy()
     weights[-1] = weight
     return ladder._replace(
-        shares=shares, weight=weights, count=ladder.count + 1, typical=ladder.typical + weight
+        shares=shares, weight=weights, observed=ladder.observed + 1, typical=ladder.typical + weight
     )
 
 
 @lru_cache(maxsize=KEPT)
 def _quantile(count: int) -> float:
-    """How far above the middle of `count` numbers, in widths of their shortest half, α begins.
+    """How far above the middle of `count` numbers, in widths of their shortest half, α/KEPT begins.
 
     Student's t for a new number beside `count` others; a normal scatter σ has a shortest half of
     1.349 σ; and of few numbers the shortest half is too short (Rousseeuw and Leroy: 1 + 5/(m − 1)).
     """
     if count < 2:
         return inf
-    student = stdtrit(count - 1, 1 - ALPHA) * (1 + 1 / count) ** 0.5
+    student = stdtrit(count - 1, 1 - ALPHA / KEPT) * (1 + 1 / count) ** 0.5
     return float(student * (1 + 5 / (count - 1)) / 1.349)
 
 
@@ -157,56 +172,49 @@ def _usual(noise: np.ndarray) -> tuple[float, float]:
         return float(np.exp(middle)), float(np.exp(middle + min(_quantile(m) * width, 700.0)))
 
 
-def usual_noise(ladder: Ladder) -> float:
-    """The usual noise of one unit of weight; 0 before two observations."""
-    known = ladder.noise[~np.isnan(ladder.noise)]
-    return _usual(known)[0] if len(known) else 0.0
-
-
-def _loudness(ladder: Ladder) -> np.ndarray:
-    """Of each of the last observations, by what is known now, (KEPT,)."""
-    known = ladder.noise[~np.isnan(ladder.noise)]
-    if not len(known):
-        return np.ones(KEPT)
-    usual, largest = _usual(known)
-    return np.where(ladder.noise > largest, ladder.noise / usual, 1.0)
-
-
 def variances(ladder: Ladder) -> np.ndarray:
     """Σ share²·loudness/weight of every rung: its variance in units of the usual noise, (J,)."""
-    return np.asarray(ladder.older + ladder.shares**2 @ (_loudness(ladder) / ladder.weight))
+    return np.asarray(ladder.older + ladder.shares**2 @ (ladder.loud / ladder.weight))
 
 
 def memory(ladder: Ladder) -> float:
     """Weight that the chosen mean still has against the next observation."""
-    return float(1 / variances(ladder)[ladder.chosen]) if ladder.count else 0.0
+    return float(1 / variances(ladder)[ladder.chosen]) if ladder.observed else 0.0
 
 
-def weigh(ladder: Ladder, apart: float, apart_from_last: float, weight: float) -> Ladder:
+def weigh(
+    ladder: Ladder, apart: float, apart_from_last: float, weight: float, forget: float | None
+) -> Ladder:
     """Enter an observation: `apart` is ‖N‖² of what the chosen mean did not foresee.
 
     E‖N‖² is the noise of the observation and the variance of the mean. Right after a jump the mean
-    says nothing, but the last observation does: half of ‖C_t − C_{t−1}‖².
+    says nothing, but the last observation does: half of ‖C_t − C_{t−1}‖². Whoever fixes the share
+    to forget has the plain average: then nothing is loud.
     """
-    if ladder.count == 1:
+    if ladder.observed == 1:
         noise = 0.5 * apart
     else:
-        variance = variances(ladder)[ladder.chosen] * usual_noise(ladder)
+        variance = float(variances(ladder)[ladder.chosen] * ladder.usual)
         # What is subtracted is an estimate: the noise is hardly less than a quarter of ‖N‖².
         noise = min(max(apart - variance, 0.25 * apart), 0.5 * apart_from_last)
     noises = _pushed(ladder.noise, noise * weight)
-    if ladder.count == 1:
+    if ladder.observed == 1:
         noises[-2] = noise * weight  # as that of the first, of which nothing else is known
-    leaving = (ladder.shares[:, 0] ** 2) * _loudness(ladder)[0] / ladder.weight[0]
-    ladder = ladder._replace(
+    # Of the first two observations one number is known, and counted once.
+    usual, largest = _usual(noises[max(KEPT - int(ladder.observed), 0) :])
+    loud = np.ones(KEPT)
+    if forget is None:
+        loud = np.where(noises > largest, noises / usual, 1.0)
+    return ladder._replace(
         noise=noises,
         weight=_pushed(ladder.weight, weight),
         shares=np.concatenate([ladder.shares[:, 1:], 0 * ladder.shares[:, :1]], axis=1),
-        older=ladder.older + leaving,
-        count=ladder.count + 1,
-        typical=ladder.typical + (weight - ladder.typical) / (ladder.count + 1),
+        older=ladder.older + ladder.shares[:, 0] ** 2 * ladder.loud[0] / ladder.weight[0],
+        loud=loud,
+        usual=np.asarray(usual),
+        observed=ladder.observed + 1,
+        typical=ladder.typical + (weight - ladder.typical) / (ladder.observed + 1),
     )
-    return ladder._replace(loudness=_loudness(ladder)[-1:].reshape(()))
 
 
 def _pushed(values: np.ndarray, value: float) -> np.ndarray:
@@ -219,10 +227,9 @@ def absorb(ladder: Ladder, forget: float | None) -> tuple[Ladder, np.ndarray]:
     The gain v/(v + loudness/weight) makes the variance of the new mean smallest; it is not below
     the share that the rung is to forget, in units of an observation of typical weight.
     """
-    own = ladder.loudness / ladder.weight[-1]
     before = variances(ladder)
-    fixed = 1 - (1 - rungs(forget)) ** (1 / (own * ladder.typical))
-    gains = np.maximum(before / (before + own), fixed)
+    fixed = 1 - (1 - rungs(forget)) ** (1 / (ladder.own * ladder.typical))
+    gains = np.maximum(before / (before + ladder.own), fixed)
     gains[0] = 1.0
     shares = ladder.shares * (1 - gains)[:, None]
     shares[:, -1] = gains
@@ -239,11 +246,11 @@ def judge(ladder: Ladder, more: np.ndarray, size: np.ndarray) -> tuple[Ladder, V
     size : (J,) array
         What b would be worth if the rung were right: the scale on which c is set, c = size/E b².
     """
-    scale = 1.0 / (ladder.loudness / ladder.weight[-1])
-    more, size = more * scale, size * scale
-    live, limit = size > 0, THRESHOLD / AGREEING
+    more, size = more / ladder.own, size / ladder.own
+    threshold = log(max(memory(ladder) / float(ladder.typical), 1.0) / ALPHA)
+    live, limit = size > 0, threshold / AGREEING
     # Of few observations the mean of b² may be far too small.
-    scatter = ladder.scatter * (1 + THRESHOLD / np.maximum(ladder.judged, 1))
+    scatter = ladder.scatter * (1 + threshold / np.maximum(ladder.judged, 1))
     usable = live & (scatter > 0)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         steps = [
@@ -264,16 +271,16 @@ def judge(ladder: Ladder, more: np.ndarray, size: np.ndarray) -> tuple[Ladder, V
         scatter=ladder.scatter + rate * (fresh - ladder.scatter),
         judged=judged,
     )
-    return _decide(ladder)
+    return _decide(ladder, threshold)
 
 
-def _decide(ladder: Ladder) -> tuple[Ladder, Verdict]:
+def _decide(ladder: Ladder, threshold: float) -> tuple[Ladder, Verdict]:
     """Which rung to use: the one that has captured most, once any of them has passed the test."""
     chosen, places = int(ladder.chosen), np.arange(len(ladder.more))
     others = places != chosen
-    if np.any(others & (ladder.more > THRESHOLD)):
+    if np.any(others & (ladder.more > threshold)):
         chosen = int(np.argmax(np.where(others & (ladder.more > 0), ladder.captured, -inf)))
-    copied = (ladder.less > THRESHOLD) & (places > chosen) & others
+    copied = (ladder.less > threshold) & (places > chosen) & others
     jumped = chosen == 0
     if jumped:
         return _restarted(ladder)
@@ -286,11 +293,11 @@ def _decide(ladder: Ladder) -> tuple[Ladder, Verdict]:
 def _restarted(ladder: Ladder) -> tuple[Ladder, Verdict]:
     """Every rung is the last observation; chosen is the one as long as it took to jump again."""
     everything = np.ones(len(ladder.more), dtype=bool)
-    since = int(ladder.count - ladder.restarted)
+    since = int(ladder.observed - ladder.restarted)
     shares = rungs(None)
     chosen = next(j for j in range(1, len(shares)) if shares[j] * since <= 1)
     ladder = _forgiven(ladder, everything)._replace(
-        chosen=ladder.chosen * 0 + chosen, restarted=ladder.count, jumps=ladder.jumps + 1
+        chosen=ladder.chosen * 0 + chosen, restarted=ladder.observed, jumps=ladder.jumps + 1
     )
     return ladder, Verdict(chosen, True, everything)
 

@@ -40,7 +40,9 @@ def stack_trees(trees: list[Any], ensemble: tuple[int, ...]) -> Any:
 
 def stack(arrays: list[Any], ensemble: tuple[int, ...]) -> Array:
     """Arrays of the members as one with leading axes."""
-    xp = np if isinstance(arrays[0], np.ndarray | np.generic | float | int) else namespace(arrays[0])
+    xp = (
+        np if isinstance(arrays[0], np.ndarray | np.generic | float | int) else namespace(arrays[0])
+    )
     together = xp.stack([xp.asarray(array) for array in arrays])
     return xp.reshape(together, (*ensemble, *together.shape[1:]))
 

@@ -11,7 +11,6 @@ from scipy.special import stdtrit
 from bracketflow.core import State
 from bracketflow.sharding import row_count
 from bracketflow.tracker import ladder as ladders
-from bracketflow.tracker import whole
 from bracketflow.tracker.block import Block
 from bracketflow.tracker.ladder import Ladder
 from bracketflow.tracker.members import members_of
@@ -40,8 +39,8 @@ class Spread(NamedTuple):
 
         Noise and mean together scatter by loudness/weight + variance, in units of the usual noise.
         """
-        unit = float(ladder.loudness / ladder.weight[-1]) + variance
-        rate = 1 / min(int(ladder.count) - 1, ladders.KEPT)
+        unit = ladder.own + variance
+        rate = 1 / min(int(ladder.observed) - 1, ladders.KEPT)
         return self._replace(
             squares=self.squares + rate * (fresh.squares / unit - self.squares),
             quotients=self.quotients + rate * (fresh.quotients**2 / unit - self.quotients),
@@ -113,22 +112,21 @@ def _values_of_member(state: State) -> np.ndarray:
 
 
 def _level(memory: Memory) -> float:
-    mean = memory.mean
-    return float(mean.levels[memory.ladder.chosen] if isinstance(mean, Whole) else mean.level)
+    return float(memory.mean.levels[memory.ladder.chosen])
 
 
 def _background_of_member(state: State) -> float:
     memory, k = Memory(*state.memory), state.basis.shape[-1]
-    if isinstance(memory.mean, Whole):
-        return whole.background(memory.mean, int(memory.ladder.chosen), k)
-    return _level(memory)
+    values, n = memory.mean.values, row_count(state.basis)
+    others = values[k:] if k < n else values  # above the level, which in `whole` is the mean of all
+    return float(_level(memory) + np.sum(others) / max(n - k, 1))
 
 
 def _of_member(state: State, coverage: float) -> tuple[Any, ...]:
     mean, ladder, spread = Memory(*state.memory)
     k = state.basis.shape[-1]
     values = _values_of_member(state)
-    known = min(int(ladder.count) - 1, 2 * ladders.KEPT)
+    known = min(int(ladder.observed) - 1, 2 * ladders.KEPT)
     of_values, of_vectors = np.full(k, np.inf), np.full(k, FARTHEST)
     if known > 0:
         variance = ladders.variances(ladder)[ladder.chosen]

@@ -136,31 +136,30 @@ def watched_columns(n: int, k: int, values: np.ndarray) -> np.ndarray:
     """Columns on which memories are judged: the k leading, or some of a full basis."""
     if k < n or n <= 2 * WATCHED:
         return np.arange(k)
-    return np.argsort(-values)[np.linspace(0, n - 1, WATCHED).astype(int)]
+    return np.asarray(np.argsort(-values)[np.linspace(0, n - 1, WATCHED).astype(int)])
 
 
 def compare(whole: Whole, centred: Array, level: float, k: int, ladder: Ladder) -> Fresh:
     """The observation beside the chosen mean and the other rungs."""
     X, chosen, n = whole.frame, int(ladder.chosen), whole.frame.shape[-1]
-    columns = watched_columns(n, k, whole.values)
-    watched = X[:, columns]
-    unforeseen = centred - whole.means[chosen]
-    others = whole.means - whole.means[chosen]
-    entries = _host(X.mT @ (unforeseen @ watched))
-    last = entries - _host(X.mT @ (others[0] @ watched))
-    image = centred @ (X if k < n else watched)
-    quotients = whole.values.copy()
+    xp, columns = namespace(X), watched_columns(n, k, whole.values)
+    # Of the leading k all n columns are asked: one outside may have risen above one of them.
+    asked = X if k < n else X[:, columns]
+    images = xp.concat([whole.means @ asked, (centred @ asked)[None]], axis=0)
+    seen = _host(X.mT @ images[..., : len(columns)])
+    rayleigh, turns = seen[-1], seen[:-1] - seen[chosen]
+    entries, since_last = rayleigh - seen[chosen], rayleigh - seen[0]
+    quotients, shifts = whole.values.copy(), np.zeros((len(turns), n))
     if k < n:
-        quotients = _host(column_inner(X, image))
-        apart, apart_from_last = np.sum(entries[k:] ** 2), np.sum(last[k:] ** 2)
+        heights = _host(column_inner(X[None], images))
+        quotients, shifts = heights[-1], heights[:-1] - heights[chosen]
+        apart, apart_from_last = np.sum(entries[k:] ** 2), np.sum(since_last[k:] ** 2)
     else:
-        quotients[columns] = _host(column_inner(watched, image))
-        apart = float(frobenius_squared(unforeseen))
-        apart_from_last = float(frobenius_squared(unforeseen - others[0]))
-    rayleigh = _host(X.mT @ image[:, : len(columns)])
-    turns = _host(X.mT @ (others @ watched))
-    shifts = _host(column_inner(X[None], others @ X)) if k < n else np.zeros((len(turns), n))
-    noise = ladders.variances(ladder)[chosen] * ladders.usual_noise(ladder)
+        quotients[columns] = rayleigh[columns, np.arange(len(columns))]
+        apart, apart_from_last = (
+            float(frobenius_squared(centred - whole.means[j])) for j in (chosen, 0)
+        )
+    noise = float(ladders.variances(ladder)[chosen] * ladder.usual)
     noise = noise / ((n - k) * k if k < n else 0.5 * n * (n + 1))
     more, size = _captured(
         turns, shifts, rayleigh, quotients, whole.values, columns, noise, swaps=k < n
@@ -217,19 +216,21 @@ def absorb(
     whole: Whole, centred: Array, level: float, gains: np.ndarray, verdict: ladders.Verdict
 ) -> Whole:
     """The means with this observation in them."""
-    xp, means, levels = namespace(centred), whole.means, whole.levels
-    if verdict.copied.any() and not verdict.jumped:
-        means, levels = means + 0, levels.copy()
-        means[verdict.copied] = means[verdict.chosen]
-        levels[verdict.copied] = levels[verdict.chosen]
+    levels = np.where(verdict.copied, whole.levels[verdict.chosen], whole.levels)
     if verdict.jumped:
         gains = np.ones_like(gains)
-    wide = xp.asarray(gains[:, None, None], dtype=means.dtype, device=_device(means))
-    means = means + wide * (centred - means)
-    share = gains[verdict.chosen]
-    stale = whole.stale + share if not verdict.jumped else np.ones(())
+    means = namespace(centred).empty_like(whole.means)
+    for j, gain in enumerate(gains):
+        former = whole.means[verdict.chosen if verdict.copied[j] else j]
+        means[j] = centred
+        if gain < 1:
+            means[j] -= former
+            means[j] *= float(gain)
+            means[j] += former
     return whole._replace(
-        means=means, levels=levels + gains * (level - levels), stale=np.asarray(stale)
+        means=means,
+        levels=levels + gains * (level - levels),
+        stale=whole.stale + gains[verdict.chosen],
     )
 
 
@@ -262,15 +263,4 @@ def first(whole: Whole, centred: Array, level: float, basis: Array) -> Whole:
     if k == n and float(xp.linalg.det(vectors)) * float(xp.linalg.det(basis)) < 0:
         vectors = xp.concat([vectors[:, :-1], -vectors[:, -1:]], axis=-1)
     means = xp.broadcast_to(centred, whole.means.shape) + 0
-    return Whole(
-        means, whole.levels + level, contiguous(vectors), _host(values), np.zeros(())
-    )
-
-
-def background(whole: Whole, chosen: int, k: int) -> float:
-    """Averaged level outside of the k columns; of a full basis that of all."""
-    n = len(whole.values)
-    inside = float(np.sum(whole.values[:k]))
-    return float(whole.levels[chosen]) - (inside / (n - k) if k < n else 0.0)
-
-
+    return Whole(means, whole.levels + level, contiguous(vectors), _host(values), np.zeros(()))
