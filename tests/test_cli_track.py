@@ -374,19 +374,26 @@ def test_bad_rows_are_left_out_on_request(data, tmp_path, capsys):
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_an_outlier_batch_counts_for_nothing_but_its_rows(tmp_path):
+def test_an_outlier_batch_counts_next_to_nothing(tmp_path, capsys):
     rng = np.random.default_rng(3)
     rows = rng.standard_normal((2000, 6)) * np.r_[4.0, np.ones(5)]
     rows[1000:1050] += 1e4
     np.save(tmp_path / "a.npy", rows)
-    outcome = follow(str(tmp_path / "a.npy"), tmp_path / "run", Settings(k=1, batch=50))
-    assert outcome.summary["rows"] == 2000
-    assert outcome.summary["steps"] == 39
-    pairs = np.load(tmp_path / "run" / "eigenpairs.npz")
+    out = tmp_path / "run"
+    assert track(tmp_path / "a.npy", "-k", 1, "--batch", 50, "--out", out, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["rows"], found["steps"]) == (2000, 40)
+    assert (found["counted_little"], found["counted_little_at"]) == (1, [20])
+    pairs = np.load(out / "eigenpairs.npz")
     rest = np.delete(rows, np.s_[1000:1050], axis=0)
     assert pairs["mean"] == pytest.approx(rest.mean(axis=0), abs=1e-12)
+    assert pairs["total_variance"] == pytest.approx(rest.var(axis=0).sum(), rel=1e-6)
     assert abs(pairs["eigenvectors"][0, 0]) > 0.99
-    assert "outlier" in (tmp_path / "run" / "series.csv").read_text()
+    assert "loud observation" in (out / "series.csv").read_text()
+    words = "1 of 40 batches were louder than usual and counted little"
+    assert words in (out / "index.html").read_text()
+    assert track(tmp_path / "a.npy", "--out", out, "--resume") == 0
+    assert words in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("no_figures")

@@ -54,7 +54,7 @@ def test_eigenvalues_average_out_the_level_of_a_minibatch(seed):
         monitor.step((inputs[rows], targets[rows]))
         if step >= 50:
             averaged.append(monitor.eigenvalues.mean().item())
-            single.append(monitor.background)
+            single.append(monitor.result.probe.background.item())
     assert np.var(averaged) < 0.5 * np.var(single)
 
 
@@ -133,7 +133,10 @@ def test_monitor_works_inside_no_grad(seed):
 
 
 def watched_with_damping(seed, levels):
-    """A monitor of a training run whose loss carries ½·level·‖parameters‖², another every look."""
+    """A monitor of a training run whose loss carries ½·level·‖parameters‖², another every look.
+
+    Also the level of each single look, and the shares of the looks in the averages then.
+    """
     model, level = perceptron(seed), [0.0]
 
     def damped(output, targets):
@@ -141,13 +144,19 @@ def watched_with_damping(seed, levels):
 
     monitor = bft.HessianMonitor(model, damped, k=3, rng=seed)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    looks, shares = [], []
     for step, level[0] in enumerate(levels):
         batch = samples(1000 * seed + step)
         monitor.step(batch)
+        ladder = monitor.state.memory.ladder
+        looks.append(monitor.result.probe.background.item())
+        shares.append(
+            np.pad(ladder.shares[ladder.chosen, -step - 1 :], (0, len(levels) - step - 1))
+        )
         optimiser.zero_grad()
         cross_entropy(model(batch[0]), batch[1]).backward()
         optimiser.step()
-    return monitor
+    return monitor, np.array(looks), np.array(shares)
 
 
 @pytest.mark.parametrize("kind", ["constant", "swinging", "impulses"])
@@ -158,13 +167,16 @@ def test_damping_does_not_turn_the_eigenvectors(kind, rng, seed):
         "swinging": rng.uniform(0, 2000, steps),
         "impulses": 2000.0 * (rng.random(steps) < 0.2),
     }[kind]
-    plain = watched_with_damping(seed, np.zeros(steps))
-    damped = watched_with_damping(seed, levels)
+    plain, looks, shares = watched_with_damping(seed, np.zeros(steps))
+    damped, damped_looks, damped_shares = watched_with_damping(seed, levels)
     # A product is rounded to eps·σ²; a hundred times that a look leaves room for small gaps.
     tolerance = 100 * steps * EPS * 2000.0
     assert torch.linalg.norm(damped.eigenvectors - plain.eigenvectors) <= tolerance
-    backgrounds = [[r["background"] for r in m.records] for m in (damped, plain)]
-    assert np.subtract(*backgrounds) == pytest.approx(levels, abs=tolerance)
+    assert damped_looks - looks == pytest.approx(levels, abs=tolerance)
+    assert damped_shares == pytest.approx(shares, abs=1e-9)  # nor what each look counts
+    for name in ("background", "sharpness"):
+        recorded = [np.array([r[name] for r in m.records]) for m in (damped, plain)]
+        assert np.subtract(*recorded) == pytest.approx(shares @ levels, abs=tolerance)
 
 
 def test_monitor_follows_a_network_in_training():

@@ -148,7 +148,11 @@ def test_every_setting(pool, tmp_path, settings):
     source = written(tmp_path / "a.npy", made())
     follow(source, tmp_path / "alone", Settings(**settings))
     together(pool, source, tmp_path / "run", ranks=3, settings=settings)
-    close(pairs(tmp_path / "run"), pairs(tmp_path / "alone"))
+    found, expected = pairs(tmp_path / "run"), pairs(tmp_path / "alone")
+    if settings["batch"] < N:  # a vector beyond the rank of a batch, and its bar, are rounding's
+        bars = [known.pop("vector_errors") for known in (found, expected)]
+        assert bars[0] == pytest.approx(bars[1], rel=1e-5)
+    close(found, expected)
 
 
 @pytest.mark.parametrize("mean", [1e3, 1e6])
@@ -173,21 +177,22 @@ def test_sparse_and_single_precision(pool, tmp_path):
         assert found["mean"].dtype == np.float64
 
 
-def test_a_batch_that_is_held_back_is_held_back_by_all(pool, tmp_path):
+def test_a_batch_that_counts_little_does_so_for_all(pool, tmp_path):
     rows = made(2000)
     rows[1000:1050] += 1e4
     source = written(tmp_path / "a.npy", rows)
     expected = follow(source, tmp_path / "alone", Settings(**SETTINGS))
     together(pool, source, tmp_path / "run")
-    close(pairs(tmp_path / "run"), pairs(tmp_path / "alone"))
+    # What is left of the loud batch carries its own rounding.
+    close(pairs(tmp_path / "run"), pairs(tmp_path / "alone"), 1e-11)
     found = json.loads((tmp_path / "run" / "run.json").read_text())["result"]
-    assert found["steps"] == expected.summary["steps"] == 39
-    assert "outlier" in (tmp_path / "run" / "series.csv").read_text()
+    assert found["counted_little_at"] == expected.summary["counted_little_at"] == [20]
+    assert "loud observation" in (tmp_path / "run" / "series.csv").read_text()
 
 
 @pytest.mark.parametrize(("settings", "column"), [({}, 1), ({"centre": False}, 0)])
 def test_one_message_a_batch(pool, tmp_path, settings, column):
-    """Block, sum of the rows, tail; the level of the reference column costs no product more."""
+    """Block, sum of the rows, tail."""
     source = written(tmp_path / "a.npy", made())
     answer = together(pool, source, tmp_path / "run", settings={**SETTINGS, **settings})
     summary = json.loads((tmp_path / "run" / "run.json").read_text())["result"]
