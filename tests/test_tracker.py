@@ -5,205 +5,224 @@ import pickle
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.linalg import expm
-from scipy.sparse.linalg import LinearOperator, eigsh
 
 import bracketflow as bf
-from bracketflow.tracker import EigenTracker, newton_angles
-
-EPS = np.finfo(np.float64).eps
-
-
-def signal(basis, values=None):
-    values = np.arange(basis.shape[-1], 0, -1.0) if values is None else values
-    matrix = (basis * values) @ basis.mT
-    return 0.5 * (matrix + matrix.mT)
-
-
-def symmetric_noise(rng, n, size, ensemble=()):
-    noise = rng.standard_normal((*ensemble, n, n))
-    noise = noise + noise.mT
-    return noise * (size / np.linalg.norm(noise, axis=(-2, -1), keepdims=True))
-
-
-def stream(rng, matrix, size, steps, top=2000.0):
-    n = matrix.shape[-1]
-    for _ in range(steps):
-        yield matrix + symmetric_noise(rng, n, size) + rng.uniform(0, top) * np.eye(n)
-
-
-def followed(observations, state, tracker=None):
-    tracker = EigenTracker() if tracker is None else tracker
-    for observed in observations:
-        state, _ = tracker.step(observed, state)
-    return state
-
-
-def bulk_values(n):
-    return np.concatenate([[10, 8, 6.5, 5], np.linspace(3, 0, n - 4)])
-
-
-def parts(memory):
-    if isinstance(memory, tuple):
-        return [leaf for part in memory for leaf in parts(part)]
-    return [memory]
-
-
-CASES = [pytest.param(None, id="full"), pytest.param(3, id="leading")]
-
+from bracketflow.tracker import EigenTracker
+from tracker_cases import (
+    EPS,
+    SHAPES,
+    angles,
+    eventful,
+    followed,
+    leading,
+    observed_by,
+    parts,
+    rotation,
+    same,
+    signal,
+    spectrum,
+    stream,
+    symmetric_noise,
+)
 
 # The contract of a method -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("k", CASES)
+@pytest.mark.parametrize(("n", "k"), SHAPES)
 @pytest.mark.parametrize("noise", [0.0, 0.5])
-def test_step_is_pure_and_makes_one_product(k, noise):
+def test_step_is_pure_and_makes_one_product(n, k, noise):
     rng = np.random.default_rng(0)
-    matrix = signal(bf.random_basis(12, rng=rng))
-    state = EigenTracker().init(bf.random_basis(12, k, rng=rng))
+    matrix = signal(bf.random_basis(n, rng=rng), spectrum(n))
+    state = EigenTracker().init(bf.random_basis(n, k, rng=rng))
     total = 0
     for observed in stream(rng, matrix, noise, 12):
         before = [np.copy(leaf) for leaf in parts(state)]
         operator = bf.counted(observed)
         following, probe = EigenTracker().step(operator, state)
         assert operator.products == 1
-        assert operator.matvecs == probe.matvecs
+        # All n columns of a small problem or of a full basis; else 5k and a reference.
+        assert operator.matvecs == probe.matvecs == (n if n == 12 else 16)
         total += probe.matvecs
-        assert all(np.array_equal(a, b) for a, b in zip(before, parts(state), strict=True))
-        again, _ = EigenTracker().step(observed, state)
         assert all(
-            np.array_equal(a, b) for a, b in zip(parts(again), parts(following), strict=True)
+            np.array_equal(a, b, equal_nan=a.dtype != object)
+            for a, b in zip(before, map(np.asarray, parts(state)), strict=True)
         )
+        assert same(EigenTracker().step(observed, state)[0], following)
         state = following
     assert state.matvecs == total
     assert state.steps == 12
 
 
-@pytest.mark.parametrize("k", CASES)
+@pytest.mark.parametrize(("n", "k"), SHAPES)
 @pytest.mark.parametrize("noise", [0.0, 0.5])
-def test_probe_is_that_of_the_basis(k, noise):
+def test_probe_is_that_of_the_basis(n, k, noise):
     rng = np.random.default_rng(1)
-    matrix = signal(bf.random_basis(12, rng=rng))
-    state = EigenTracker().init(bf.random_basis(12, k, rng=rng))
+    matrix = signal(bf.random_basis(n, rng=rng), spectrum(n))
+    state = EigenTracker().init(bf.random_basis(n, k, rng=rng))
     for observed in stream(rng, matrix, noise, 25):
         following, probe = EigenTracker().step(observed, state)
         image = observed @ state.basis
         level = np.sum(state.basis * image) / state.basis.shape[-1]
         centred = image - level * state.basis
-        # 1e4 roundings of a background of 2000: the span combines some tens of products.
-        tolerance = 1e4 * EPS * 2000
+        # Sums of n products of a background of 2000, each rounded.
+        tolerance = 10 * n * EPS * 2000
+        assert np.array_equal(probe.basis, state.basis)
         assert abs(probe.background - level) < tolerance
         np.testing.assert_allclose(probe.rayleigh, state.basis.T @ centred, atol=tolerance)
-        elsewhere = pickle.loads(pickle.dumps(probe))  # the image is made when it is asked for
-        for seen in (probe, elsewhere):
-            np.testing.assert_allclose(seen.centred, centred, atol=tolerance)
+        np.testing.assert_allclose(probe.centred, centred, atol=tolerance)
         state = following
 
 
-@pytest.mark.parametrize("k", CASES)
-@pytest.mark.parametrize("noise", [0.0, 0.5])
-def test_resumed_from_plain_tuples_bit_for_bit(k, noise):
-    rng = np.random.default_rng(2)
-    matrix = signal(bf.random_basis(10, rng=rng))
-    observations = list(stream(rng, matrix, noise, 30))
-    start = EigenTracker().init(bf.random_basis(10, k, rng=rng))
-    whole = followed(observations, start)
-    half = followed(observations[:15], start)
+@pytest.mark.parametrize(("n", "k"), SHAPES)
+def test_resumed_from_plain_tuples_bit_for_bit(n, k):
+    observations, start, _ = eventful(np.random.default_rng(2), n, k)
+    tracker = EigenTracker()
+    whole = followed(observations, tracker.init(start))
+    half = followed(observations[:45], tracker.init(start))
 
     def plain(memory):
         if isinstance(memory, tuple):
             return tuple(plain(part) for part in memory)
         return np.array(memory) if isinstance(memory, np.ndarray) else memory
 
-    resumed = followed(observations[15:], half._replace(memory=plain(half.memory)))
-    assert np.array_equal(whole.basis, resumed.basis)
-    assert all(np.array_equal(a, b) for a, b in zip(parts(whole), parts(resumed), strict=True))
+    resumed = followed(observations[45:], half._replace(memory=plain(half.memory)))
+    assert same(whole, resumed)
+    unpickled = pickle.loads(pickle.dumps(half))
+    assert same(whole, followed(observations[45:], unpickled))
 
 
-@pytest.mark.parametrize("k", CASES)
+@pytest.mark.parametrize(("n", "k"), SHAPES)
+def test_resumed_from_a_checkpoint_bit_for_bit(n, k, tmp_path):
+    observations, start, _ = eventful(np.random.default_rng(2), n, k)
+    tracker = EigenTracker()
+    whole = followed(observations, tracker.init(start))
+    half = followed(observations[:45], tracker.init(start))
+    bf.save(tmp_path / "half", half)
+    loaded = bf.load(tmp_path / "half").state
+    assert same(whole, followed(observations[45:], loaded))
+
+
+@pytest.mark.parametrize(("n", "k"), SHAPES)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_dtype_layout_and_orthonormality(k, dtype):
+def test_dtype_layout_and_orthonormality(n, k, dtype):
     rng = np.random.default_rng(3)
-    matrix = signal(bf.random_basis(12, rng=rng))
-    state = EigenTracker().init(bf.random_basis(12, k, rng=rng).astype(dtype))
+    matrix = signal(bf.random_basis(n, rng=rng), spectrum(n))
+    state = EigenTracker().init(bf.random_basis(n, k, rng=rng).astype(dtype))
     for observed in stream(rng, matrix, 0.5, 60, top=10.0):
-        state, _ = EigenTracker().step(observed.astype(dtype), state)
+        state, probe = EigenTracker().step(observed.astype(dtype), state)
         gram = state.basis.T @ state.basis
-        assert np.linalg.norm(gram - np.eye(gram.shape[0])) < 200 * np.finfo(dtype).eps
-    assert state.basis.dtype == dtype
+        assert np.linalg.norm(gram - np.eye(gram.shape[0])) < 100 * np.finfo(dtype).eps
+    assert state.basis.dtype == probe.rayleigh.dtype == probe.centred.dtype == dtype
     assert state.basis.flags.c_contiguous
 
 
-@pytest.mark.parametrize("k", CASES)
+@pytest.mark.parametrize(("n", "k"), SHAPES)
+def test_single_precision_finds_what_double_precision_finds(n, k):
+    rng = np.random.default_rng(3)
+    matrix = signal(bf.random_basis(n, rng=rng), spectrum(n))
+    observations = list(stream(rng, matrix, 0.5, 60, top=10.0))
+    start = bf.random_basis(n, k, rng=rng)
+    double = followed(observations, EigenTracker().init(start))
+    single = followed(
+        [observed.astype(np.float32) for observed in observations],
+        EigenTracker().init(start.astype(np.float32)),
+    )
+    # Products of size 34 are rounded to some eps of that; the gaps are 0.8 and more.
+    allowed = 20 * np.finfo(np.float32).eps * 34 * n**0.5
+    assert np.abs(single.basis - double.basis).max() < allowed
+
+
+@pytest.mark.parametrize(("n", "k"), SHAPES)
 @pytest.mark.parametrize("noise", [0.0, 0.5])
-def test_torch_agrees_with_numpy(k, noise):
-    torch = pytest.importorskip("torch")
+def test_torch_agrees_with_numpy(n, k, noise):
     rng = np.random.default_rng(4)
-    matrix = signal(bf.random_basis(12, rng=rng))
-    start = bf.random_basis(12, k, rng=rng)
+    matrix = signal(bf.random_basis(n, rng=rng), spectrum(n))
+    start = bf.random_basis(n, k, rng=rng)
     ours = EigenTracker().init(start)
     theirs = EigenTracker().init(torch.from_numpy(start))
     for observed in stream(rng, matrix, noise, 40):
         ours, _ = EigenTracker().step(observed, ours)
         theirs, _ = EigenTracker().step(torch.from_numpy(observed), theirs)
     assert isinstance(theirs.basis, torch.Tensor)
-    np.testing.assert_allclose(theirs.basis.numpy(), ours.basis, atol=1e4 * EPS * 2000)
+    # Two libraries sum in another order; roundings of a background of 2000 over gaps of 0.8.
+    np.testing.assert_allclose(theirs.basis.numpy(), ours.basis, atol=1e3 * EPS * 2000)
 
 
-@pytest.mark.parametrize("k", CASES)
-def test_members_of_an_ensemble_go_their_own_way(k):
-    rng = np.random.default_rng(5)
-    truth = np.stack([bf.random_basis(10, rng=i) for i in range(3)])
-    start = np.stack([bf.random_basis(10, k, rng=10 + i) for i in range(3)])
-    matrix = signal(truth)
-    state = EigenTracker().init(start)
-    single = EigenTracker().init(start[:1])
-    for _ in range(60):
-        observed = matrix + symmetric_noise(rng, 10, 0.3, (3,))
-        state, _ = EigenTracker().step(observed, state)
-        if k is None:
-            single, _ = EigenTracker().step(observed[:1], single)
-    assert state.steps.shape == (3,)
-    assert np.all(bf.subspace_error(state.basis, truth[..., : state.basis.shape[-1]]) < 0.2)
-    if k is None:
-        np.testing.assert_allclose(single.basis[0], state.basis[0], atol=1e4 * EPS)
+@pytest.mark.parametrize(("n", "k"), SHAPES)
+def test_members_of_an_ensemble_go_their_own_way(n, k):
+    streams, starts = zip(
+        *(eventful(np.random.default_rng(seed), n, k)[:2] for seed in range(4)), strict=True
+    )
+    order = [np.arange(91), np.r_[60:91, :60], np.r_[61:91, :61], np.arange(91)[::-1]]
+    streams = [[own[i] for i in places] for own, places in zip(streams, order, strict=True)]
+    tracker = EigenTracker()
+    state = tracker.init(np.reshape(starts, (2, 2, *starts[0].shape)))
+    # Columns beyond k are drawn one member after the other.
+    alone = [
+        state._replace(
+            basis=state.basis[i],
+            steps=state.steps[i],
+            matvecs=state.matvecs[i],
+            seen=state.seen[i],
+            memory=bf.tracker.members.member(state.memory, i),
+        )
+        for i in np.ndindex(2, 2)
+    ]
+    for observed in zip(*streams, strict=True):
+        before, previous = state, alone
+        state, _ = tracker.step(np.reshape(observed, (2, 2, n, n)), state)
+        alone = [tracker.step(c, own)[0] for c, own in zip(observed, alone, strict=True)]
+        told = [
+            f"member {place}: {event.message}"
+            for place, old, new in zip(np.ndindex(2, 2), previous, alone, strict=True)
+            for event in tracker.events(old, new)
+        ]
+        assert [event.message for event in tracker.events(before, state)] == told
+    assert state.steps.tolist() == [[91, 91], [91, 91]]
+    reading = tracker.read(state)
+    for place, own in zip(np.ndindex(2, 2), alone, strict=True):
+        # One product of four matrices may be summed otherwise than four products.
+        np.testing.assert_allclose(state.basis[place], own.basis, atol=1e4 * EPS)
+        assert np.array_equal(state.order[place], own.order)
+        for together, single in zip(reading, tracker.read(own), strict=True):
+            np.testing.assert_allclose(together[place], single, rtol=1e-8)
 
 
 @settings(max_examples=20, deadline=None)
 @given(
     levels=st.lists(st.floats(0, 9), min_size=30, max_size=30),
-    k=st.sampled_from([None, 3]),
+    shape=st.sampled_from([(12, None), (12, 3), (80, 3)]),
     noise=st.sampled_from([0.0, 1.0]),
 )
-def test_any_background_changes_nothing_beyond_rounding(levels, k, noise):
-    rng = np.random.default_rng(6)
-    matrix = signal(bf.random_basis(12, rng=rng))
-    plain = loud = EigenTracker().init(bf.random_basis(12, k, rng=rng))
+def test_any_background_changes_nothing_beyond_rounding(levels, shape, noise):
+    rng, n = np.random.default_rng(6), shape[0]
+    matrix = signal(bf.random_basis(n, rng=rng), spectrum(n))
+    plain = loud = EigenTracker().init(bf.random_basis(*shape, rng=rng))
     for level in levels:
-        observed = matrix + symmetric_noise(rng, 12, noise)
+        observed = matrix + symmetric_noise(rng, n, noise)
         plain, _ = EigenTracker().step(observed, plain)
-        loud, _ = EigenTracker().step(observed + 10**level * np.eye(12), loud)
-    # A unit of rounding over the gap, 1, with room for what the first steps amplify.
+        loud, _ = EigenTracker().step(observed + 10**level * np.eye(n), loud)
+    # A unit of rounding over the gap, 0.8, with room for what the first steps amplify.
     floor = 1e3 * EPS * 10 ** max(levels)
-    # Without noise there is nothing to learn but rounding once the basis is found.
     assert np.linalg.norm(plain.basis - loud.basis) < floor
 
 
+@pytest.mark.parametrize("n", [32, 80])
 @pytest.mark.parametrize("moving", [False, True])
-def test_roundings_die_out_in_a_long_noisy_run(moving):
+def test_roundings_die_out_in_a_long_noisy_run(n, moving):
     """Noise that swings over three decades, far above the signal at times, for 300 batches."""
     rng = np.random.default_rng(19)
-    truth = bf.random_basis(32, 3, rng=rng)
-    skew = rng.standard_normal((32, 32))
-    turn = bf.cayley(np.eye(32), 0.02 * moving * (skew - skew.T) / np.linalg.norm(skew))
-    plain = shifted = EigenTracker().init(bf.random_basis(32, 3, rng=rng))
+    truth = bf.random_basis(n, 3, rng=rng)
+    turn = rotation(rng, n, 0.02 * moving)
+    plain = shifted = EigenTracker().init(bf.random_basis(n, 3, rng=rng))
     for t in range(300):
         truth = turn @ truth
         floor = 10 ** (0.75 + 0.75 * np.sin(t / 20))
         rows = rng.standard_normal((200, 3)) * (6, 5, 4) @ truth.T
-        rows += floor * rng.standard_normal((200, 32))
+        rows += floor * rng.standard_normal((200, n))
         plain, _ = EigenTracker().step(bf.gram(rows), plain)
         shifted, _ = EigenTracker().step(bf.shifted(bf.gram(rows), 1.0), shifted)
     difference = np.linalg.norm(plain.basis @ plain.basis.T - shifted.basis @ shifted.basis.T)
@@ -212,43 +231,12 @@ def test_roundings_die_out_in_a_long_noisy_run(moving):
     assert difference < 1e6 * 1e2 * EPS
 
 
-@pytest.mark.parametrize("k", CASES)
-@pytest.mark.parametrize("ensemble", [(), (3,)])
-def test_order_and_eigenvalues_are_those_that_were_averaged(k, ensemble):
-    rng = np.random.default_rng(23)
-    truth = bf.random_basis(8, rng=rng, ensemble=ensemble)
-    values = np.array([9.0, 7, 5, 3, 2, 1.5, 1, 0.5])
-    tracker = EigenTracker()
-    state, basis = tracker.init(truth[..., :k]), None
-    assert state.order is None
-    for t in range(40):
-        values[:3] = np.roll(values[:3], 1) if t == 20 else values[:3]  # ranks are exchanged
-        observed = signal(truth, values) + symmetric_noise(rng, 8, 0.2, ensemble)
-        observed = observed + 50 * np.eye(8)
-        if t == 0:
-            _, probe = tracker.step(observed, state)
-            own = np.einsum("...ij,...ij->...j", state.basis, observed @ state.basis)
-            assert np.allclose(tracker.eigenvalues(state, probe), own, rtol=1e-12)
-        state, probe = tracker.step(observed, state)
-        read = tracker.read(state)
-        order = np.argsort(-read.eigenvalues, axis=-1)
-        assert np.array_equal(read.order, order)
-        moved = not np.array_equal(state.basis, basis)
-        basis = state.basis
-        if moved:  # while the columns stand still so does their order
-            assert np.array_equal(state.order, order)
-        found = tracker.eigenvalues(state, probe)
-        assert np.allclose(found, read.eigenvalues + probe.background[..., None], rtol=1e-12)
-        assert np.allclose(read.eigenvalues.mean(axis=-1), 0, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("k", CASES)
-def test_eigenvalues_have_the_library_and_dtype_of_the_basis(k):
-    torch = pytest.importorskip("torch")
+@pytest.mark.parametrize(("n", "k"), SHAPES)
+def test_eigenvalues_have_the_library_and_dtype_of_the_basis(n, k):
     rng = np.random.default_rng(24)
-    matrix = signal(bf.random_basis(8, rng=rng)).astype(np.float32)
+    matrix = signal(bf.random_basis(n, rng=rng), spectrum(n)).astype(np.float32)
     for library in (np.asarray, torch.from_numpy):
-        state = EigenTracker().init(library(bf.random_basis(8, k, rng=0).astype(np.float32)))
+        state = EigenTracker().init(library(bf.random_basis(n, k, rng=0).astype(np.float32)))
         for _ in range(3):
             state, probe = EigenTracker().step(library(matrix), state)
             values = EigenTracker().eigenvalues(state, probe)
@@ -265,70 +253,58 @@ def test_columns_asked_for_are_a_whole_number():
         EigenTracker(2.5)
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.5])
-def test_columns_beyond_k_come_from_a_fixed_seed_or_from_the_one_given(noise):
+def test_wrong_arguments_are_named():
+    for wrong in (-0.1, 1.0, "half"):
+        with pytest.raises(ValueError, match=r"^forget must be None or a number in \[0, 1\), got"):
+            EigenTracker(forget=wrong)
+    with pytest.raises(ValueError, match=r"2 columns .* k = 3: pass bf.random_basis\(n, 3\)"):
+        EigenTracker(k=3).init(bf.random_basis(8, 2))
+    state = EigenTracker().init(bf.random_basis(8, 2))
+    for wrong in (0, 1, -0.5, 95):
+        with pytest.raises(ValueError, match="coverage must be between 0 and 1, got"):
+            EigenTracker().read(state, wrong)
+    assert EigenTracker(forget=np.float32(0.5)).forget == 0.5
+
+
+def test_members_that_are_refused_are_named_and_nothing_else_happens():
+    start = EigenTracker().init(bf.random_basis(6, ensemble=(2, 2)))
+    matrices = signal(bf.random_basis(6, ensemble=(2, 2)))
+    matrices[1, 0, 2, 3] = np.nan
+    matrices[1, 1] = np.nan
+    with pytest.raises(bf.ObservationError, match="non-finite") as refused:
+        EigenTracker().step(matrices, start)
+    assert refused.value.members == ((1, 0), (1, 1))
+
+
+def test_columns_beyond_k_come_from_a_fixed_seed_or_from_the_one_given():
     rng = np.random.default_rng(25)
-    observations = list(stream(rng, signal(bf.random_basis(12, rng=rng)), noise, 10))
-    start = bf.random_basis(12, 2, rng=rng)
+    observations = list(stream(rng, signal(bf.random_basis(80, rng=rng), spectrum(80)), 0.5, 10))
+    start = bf.random_basis(80, 2, rng=rng)
 
     def ended(seed):
-        return followed(observations, EigenTracker().init(start, seed)).memory[0].extra
+        return followed(observations, EigenTracker().init(start, seed)).memory
 
-    assert np.array_equal(ended(None), ended(0))
-    assert np.array_equal(ended(7), ended(7))
-    assert not np.array_equal(ended(7), ended(0))
+    assert same(ended(None), ended(0))
+    assert same(ended(7), ended(7))
+    assert not same(ended(7), ended(0))
 
 
-@pytest.mark.parametrize(("n", "k"), [(12, 2), (6, 2), (3, 2), (40, 3)])
-def test_four_columns_for_each_asked_for_a_reference_among_them(n, k):
-    rng = np.random.default_rng(26)
-    truth = bf.random_basis(n, rng=rng)
-    state = EigenTracker().init(bf.random_basis(n, k, rng=rng, ensemble=(2,)))
-    values = np.concatenate([[30.0, 20, 10][:k], np.linspace(2, 0, n - k)])
-    for _ in range(30):
-        observed = signal(truth, values) + symmetric_noise(rng, n, 0.5, (2,))
-        state, probe = EigenTracker().step(observed, state)
-        extra = state.memory[0].extra
-        assert probe.matvecs == min(4 * k, n + 1)
-        assert extra.shape == (2, n, min(3 * k - 1, n - k))
-        both = np.concatenate([state.basis, extra], axis=-1)
-        assert np.abs(both.mT @ both - np.eye(both.shape[-1])).max() <= 100 * EPS
-    assert np.all(bf.subspace_error(state.basis, truth[:, :k]) < 0.3)
+@pytest.mark.parametrize(
+    ("n", "k", "products"), [(64, 1, 64), (65, 1, 6), (65, 13, 65), (66, 13, 66), (70, 70, 70)]
+)
+def test_products_are_with_all_columns_where_five_times_k_are_no_fewer(n, k, products):
+    state = EigenTracker().init(bf.random_basis(n, k, rng=0))
+    _, probe = EigenTracker().step(np.diag(np.arange(n, 0.0, -1)), state)
+    assert probe.matvecs == products
 
 
 # Invariances ------------------------------------------------------------------------------------
 
 
-def eventful(rng, k, n=12):
-    """Quiet noise, drift, an outlier, a jump, and a standstill; and a start."""
-    truth, other = bf.random_basis(n, rng=rng), bf.random_basis(n, rng=rng)
-    skew = rng.standard_normal((n, n))
-    turn = bf.cayley(np.eye(n), 0.01 * (skew - skew.T) / np.linalg.norm(skew))
-    values = np.concatenate([[20.0, 16, 12], np.linspace(5, 0, n - 3)])
-    observations = [signal(truth, values) + symmetric_noise(rng, n, 0.3) for _ in range(30)]
-    observations += [signal(truth, values) + symmetric_noise(rng, n, 1e3)]
-    for _ in range(30):
-        truth = turn @ truth
-        observations.append(signal(truth, values) + symmetric_noise(rng, n, 0.3))
-    observations += [signal(other, values) + symmetric_noise(rng, n, 0.3) for _ in range(25)]
-    observations += [signal(other, values) for _ in range(8)]
-    return observations, bf.random_basis(n, k, rng=rng)
-
-
-def observed_by(tracker, observations, start, weight=1.0):
-    state, kinds = tracker.init(start), []
-    for observed in observations:
-        operator = bf.as_operator(observed).derived(weight=weight)
-        following, _ = tracker.step(operator, state)
-        kinds += [event.kind for event in tracker.events(state, following)]
-        state = following
-    return state, tracker.read(state), kinds
-
-
-@pytest.mark.parametrize("k", CASES)
+@pytest.mark.parametrize(("n", "k"), SHAPES)
 @pytest.mark.parametrize("forget", [None, 0.1])
-def test_weights_count_beside_each_other_only(k, forget):
-    observations, start = eventful(np.random.default_rng(20), k)
+def test_weights_count_beside_each_other_only(n, k, forget):
+    observations, start, _ = eventful(np.random.default_rng(20), n, k)
     tracker = EigenTracker(forget=forget)
     plain, read, kinds = observed_by(tracker, observations, start)
     heavy, heavy_read, heavy_kinds = observed_by(tracker, observations, start, weight=8.0)
@@ -336,14 +312,14 @@ def test_weights_count_beside_each_other_only(k, forget):
     assert "outlier" in kinds
     assert np.allclose(plain.basis, heavy.basis, rtol=0, atol=1e-9)
     assert np.allclose(8 * read.memory, heavy_read.memory, rtol=1e-9)
-    for name in ("eigenvalues", "eigenvalue_errors", "vector_errors"):
+    for name in ("eigenvalues", "eigenvalue_errors", "vector_errors", "loudness"):
         assert np.allclose(getattr(read, name), getattr(heavy_read, name), rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("k", CASES)
-@pytest.mark.parametrize(("dtype", "power"), [("f8", -40), ("f8", 40), ("f4", -27), ("f4", 27)])
-def test_the_scale_of_the_operator_changes_nothing_but_its_eigenvalues(k, dtype, power):
-    observations, start = eventful(np.random.default_rng(21), k)
+@pytest.mark.parametrize(("n", "k"), SHAPES)
+@pytest.mark.parametrize(("dtype", "power"), [("f8", -60), ("f8", 60), ("f4", -27), ("f4", 27)])
+def test_the_scale_of_the_operator_changes_nothing_but_its_eigenvalues(n, k, dtype, power):
+    observations, start, _ = eventful(np.random.default_rng(21), n, k)
     observations, start = [part.astype(dtype) for part in observations], start.astype(dtype)
     scale = start.dtype.type(2) ** power
     tracker = EigenTracker()
@@ -353,19 +329,19 @@ def test_the_scale_of_the_operator_changes_nothing_but_its_eigenvalues(k, dtype,
     )
     assert kinds == scaled_kinds
     assert {"outlier", "jump"} <= set(kinds)
-    # A power of two changes no digit: nothing here may know what is large and what is small.
-    assert np.array_equal(plain.basis, scaled.basis)
-    assert np.array_equal(read.memory, scaled_read.memory)
+    # A power of two changes no digit of a product; logarithms of noises round otherwise.
+    unit = 100 * np.finfo(dtype).eps
+    assert np.allclose(plain.basis, scaled.basis, rtol=0, atol=unit)
+    assert np.allclose(read.memory, scaled_read.memory, rtol=unit)
     for name in ("eigenvalues", "eigenvalue_errors"):
-        assert np.array_equal(scale * getattr(read, name), getattr(scaled_read, name))
-    assert np.allclose(read.vector_errors, scaled_read.vector_errors, rtol=1e-12)
-    eye = np.eye(start.shape[-1])
-    assert np.allclose(scaled.basis.T @ scaled.basis, eye, rtol=0, atol=64 * np.finfo(dtype).eps)
+        found = getattr(scaled_read, name) / scale
+        assert np.allclose(getattr(read, name), found, rtol=unit, atol=30 * unit)
+    assert np.allclose(read.vector_errors, scaled_read.vector_errors, rtol=100 * unit)
 
 
 def test_turning_the_problem_turns_the_full_basis():
     rng = np.random.default_rng(22)
-    observations, start = eventful(rng, None)
+    observations, start, _ = eventful(rng, 12, None)
     turn = bf.random_basis(12, rng=rng)
     plain, read, kinds = observed_by(EigenTracker(), observations, start)
     turned, turned_read, turned_kinds = observed_by(
@@ -376,42 +352,21 @@ def test_turning_the_problem_turns_the_full_basis():
     assert np.allclose(read.vector_errors, turned_read.vector_errors, rtol=1e-6)
 
 
-@pytest.mark.parametrize("k", CASES)
-def test_an_eventful_stream_is_followed_to_its_end(k):
+@pytest.mark.parametrize(("n", "k"), SHAPES)
+def test_an_eventful_stream_is_followed_to_its_end(n, k):
     for seed in range(3):
-        rng = np.random.default_rng(seed)
-        observations, start = eventful(rng, k)
+        observations, start, truth = eventful(np.random.default_rng(seed), n, k)
         state, read, kinds = observed_by(EigenTracker(), observations, start)
         assert kinds.count("jump") == read.jumps == 1
-        # One outlier, and the first two after the jump, are held back: no moves.
-        assert kinds.count("outlier") == 3
-        assert state.steps == len(observations) - 3
-        assert read.jumped_at == 60
-        vectors = np.linalg.eigh(observations[-1])[1][:, ::-1][:, : start.shape[-1]]
-        limit = np.linalg.eigh(sum(observations[-33:]))[1][:, ::-1][:, : start.shape[-1]]
-        error = bf.basis_error(state.basis, vectors)
-        assert error <= 1.5 * bf.basis_error(limit, vectors)
-        values = np.sort(read.eigenvalues)[::-1]
-        truth = np.linalg.eigvalsh(observations[-1])[::-1][: start.shape[-1]]
-        assert np.allclose(values, truth - truth.mean(), rtol=0, atol=0.2)
+        assert "outlier" in kinds
+        assert state.steps == len(observations)
+        assert 61 < read.jumped_at < 70
+        limit = angles(leading(sum(observations[61:]), k), truth[:, :k])
+        found = state.basis[:, read.order]
+        assert np.linalg.norm(angles(found, truth[:, :k])) <= 1.5 * np.linalg.norm(limit)
 
 
 # What it finds ----------------------------------------------------------------------------------
-
-
-def test_newton_angles_converge_quadratically_and_escape_degenerate_pairs():
-    angles = newton_angles(np.array([[1.0, 0.5], [0.5, 1.0]]))
-    assert abs(abs(angles[0, 1]) - 1) < 4 * EPS
-    assert np.array_equal(angles, -angles.T)
-    rng = np.random.default_rng(7)
-    noise = symmetric_noise(rng, 8, 1.0)
-    sizes = []
-    for scale in (1e-2, 1e-3):
-        matrix = np.diag(np.arange(8, 0, -1.0)) + scale * noise
-        turn = bf.cayley(np.eye(8), newton_angles(matrix))
-        turned = turn.T @ matrix @ turn
-        sizes.append(np.linalg.norm(turned - np.diag(np.diagonal(turned))))
-    assert 1.9 < np.log10(sizes[0] / sizes[1]) < 2.1
 
 
 def test_first_observation_gives_the_full_basis_and_keeps_the_determinant():
@@ -420,62 +375,181 @@ def test_first_observation_gives_the_full_basis_and_keeps_the_determinant():
         state, _ = EigenTracker().step(signal(truth), EigenTracker().init(start))
         assert bf.basis_error(state.basis, truth) < 1e3 * EPS
         assert np.linalg.det(state.basis) * np.linalg.det(start) > 0
+        assert np.all(angles(state.basis, truth) < 1e3 * EPS)  # in descending order
+        state, _ = EigenTracker().step(signal(truth), EigenTracker().init(start[:, :4]))
+        assert np.all(angles(state.basis, truth[:, :4]) < 1e3 * EPS)
 
 
-def test_full_basis_averages_like_the_mean():
+@pytest.mark.parametrize("k", [None, 3])
+@pytest.mark.parametrize("level", [0.0, 2000.0])
+def test_at_rest_a_small_problem_is_the_mean_and_its_eigenvectors(k, level):
+    """One loud observation among a few is possible by chance: then one counts less."""
     rng = np.random.default_rng(8)
-    truth = np.stack([bf.random_basis(12, rng=i) for i in range(8)])
-    state = EigenTracker().init(np.broadcast_to(bf.random_basis(12, rng=99), truth.shape))
-    mean = 0.0
-    for t in range(1, 301):
-        observed = signal(truth) + symmetric_noise(rng, 12, 1.0, (8,))
-        level = rng.uniform(0, 2000)
-        state, _ = EigenTracker().step(observed + level * np.eye(12), state)
-        mean = mean + (observed - mean) / t
-    limit = bf.basis_error(np.linalg.eigh(mean)[1], truth).mean()
-    assert bf.basis_error(state.basis, truth).mean() < 1.1 * limit
+    errors, limits = [], []
+    for _ in range(5):
+        truth = bf.random_basis(12, rng=rng)
+        observations = list(stream(rng, signal(truth), 1.0, 200, top=level))
+        state = followed(observations, EigenTracker().init(bf.random_basis(12, k, rng=rng)))
+        mean = sum(o - np.trace(o) / 12 * np.eye(12) for o in observations)
+        errors.append(angles(state.basis, truth[:, :k]))
+        limits.append(angles(leading(mean, k), truth[:, :k]))
+    assert np.linalg.norm(errors) < 1.02 * np.linalg.norm(limits)
+    assert np.abs(np.subtract(errors, limits)).max() < 0.2 * np.max(limits)
 
 
-def test_jump_is_found_reported_and_forgotten():
+@pytest.mark.parametrize("k", [None, 4])
+def test_a_memory_that_forgets_nothing_gives_the_mean_itself(k):
+    """Whatever is observed, as long as it is equally loud."""
     rng = np.random.default_rng(9)
-    before, after = bf.random_basis(10, rng=rng), bf.random_basis(10, rng=rng)
-    tracker = EigenTracker()
-    state = followed(stream(rng, signal(before), 0.5, 100), tracker.init(before))
-    assert tracker.read(state).jumps == 0
-    late = list(stream(rng, signal(after), 0.5, 20))
-    state = followed(late, state)
-    reading = tracker.read(state)
-    assert reading.jumps == 1
-    assert reading.jumped_at == 100  # moves made: those held back are none
-    mean = sum(o - np.trace(o) / 10 * np.eye(10) for o in late)
-    limit = bf.basis_error(np.linalg.eigh(mean)[1], after)
-    assert bf.basis_error(state.basis, after) < 1.5 * limit
+    rows = rng.standard_normal((40, 30, 10)) * np.linspace(3, 1, 10)
+    tracker = EigenTracker(forget=0.0)
+    state = followed(map(bf.gram, rows), tracker.init(bf.random_basis(10, k, rng=rng)), tracker)
+    if tracker.read(state).memory == pytest.approx(1200):
+        mean = np.einsum("tbi,tbj->ij", rows, rows) / 1200
+        values = np.linalg.eigvalsh(mean)[::-1][:k]
+        found = np.sort(tracker.read(state).eigenvalues)[::-1]
+        assert np.allclose(found, values, rtol=1e-12)
+        assert bf.subspace_error(state.basis, leading(mean, k)) < 1e-10
+    else:  # a batch was called loud
+        assert 1100 < tracker.read(state).memory < 1200
 
 
-@pytest.mark.parametrize("k", CASES)
-def test_a_single_outlier_is_held_back(k):
+def spiked(rng, rows, truth, deviations, noise=1.0):
+    scores = rng.standard_normal((rows, len(deviations))) * deviations
+    return scores @ truth.T + noise * rng.standard_normal((rows, len(truth)))
+
+
+def test_at_rest_a_block_is_about_as_good_as_pca_of_all_rows():
+    errors, limits = [], []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        truth = bf.random_basis(200, 4, rng=rng)
+        rows = spiked(rng, 6000, truth, (5, 4, 3, 2.5))
+        state = EigenTracker().init(bf.random_basis(200, 4, rng=rng))
+        state = followed((bf.gram(part) for part in np.split(rows, 100)), state)
+        errors.append(bf.subspace_error(state.basis, truth))
+        limits.append(bf.subspace_error(leading(rows.T @ rows, 4), truth))
+    # 1.10 at n = 1000 and higher noise is what benchmarks/tracker.py holds it to.
+    assert np.linalg.norm(errors) < 1.10 * np.linalg.norm(limits)
+
+
+@pytest.mark.parametrize("n", [20, 90])
+def test_batches_of_any_size_agree(n):
+    rng = np.random.default_rng(17)
+    truth = bf.random_basis(n, 2, rng=rng)
+    rows = spiked(rng, 2000, truth, (3, 2))
+    limit = bf.subspace_error(leading(rows.T @ rows, 2), truth)
+    for batch in (1, 7, 50):
+        state = EigenTracker().init(bf.random_basis(n, 2, rng=1))
+        batches = (bf.gram(rows[i : i + batch]) for i in range(0, len(rows), batch))
+        state = followed(batches, state)
+        assert bf.subspace_error(state.basis, truth) < 1.15 * limit
+
+
+@pytest.mark.parametrize(("n", "k"), SHAPES)
+def test_a_still_operator_is_found_to_rounding_under_any_background(n, k):
+    """Linearly: what lies outside of the block falls as (λ_16/λ_3)^t, 0.45^t here."""
     rng = np.random.default_rng(10)
-    truth = bf.random_basis(12, rng=rng)
-    tracker = EigenTracker()
-    state = followed(stream(rng, signal(truth), 0.1, 60), tracker.init(truth[:, :k]))
-    error = bf.subspace_error(state.basis, truth[:, : state.basis.shape[-1]])
-    outlier = signal(truth) + symmetric_noise(rng, 12, 100.0)
-    state, _ = tracker.step(outlier, state)
-    state = followed(stream(rng, signal(truth), 0.1, 3), state)
-    assert bf.subspace_error(state.basis, truth[:, : state.basis.shape[-1]]) < 2 * error + 1e3 * EPS
-    assert tracker.read(state).jumps == 0
+    truth = bf.random_basis(n, rng=rng)
+    state = EigenTracker().init(bf.random_basis(n, k, rng=rng))
+    state = followed(stream(rng, signal(truth, spectrum(n)), 0.0, 60, top=1e3), state)
+    assert bf.subspace_error(state.basis, truth[:, : state.basis.shape[-1]]) < 1e3 * EPS * 1e3
+    assert np.all(angles(state.basis, truth[:, :k]) < 1e4 * EPS * 1e3)
 
 
-@pytest.mark.parametrize("k", CASES)
-def test_columns_keep_place_and_sign_under_drift(k):
+@pytest.mark.parametrize(("n", "k"), SHAPES)
+def test_from_the_eighth_observation_after_a_jump_on_it_is_the_mean_since_the_jump(n, k):
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        before, after = bf.random_basis(n, rng=rng), bf.random_basis(n, rng=rng)
+        tracker = EigenTracker()
+        state = tracker.init(bf.random_basis(n, k, rng=rng))
+        state = followed(stream(rng, signal(before, spectrum(n)), 0.5, 100), state)
+        assert tracker.read(state).jumps == 0
+        late = list(stream(rng, signal(after, spectrum(n)), 0.5, 30))
+        total = np.zeros((n, n))
+        for count, observed in enumerate(late, start=1):
+            state = followed([observed], state)
+            total += observed - np.trace(observed) / n * np.eye(n)
+            if count >= 8:
+                limit = bf.subspace_error(leading(total, k or n - 1), after[:, : k or n - 1])
+                found = state.basis[:, np.argsort(-tracker.read(state).eigenvalues)]
+                error = bf.subspace_error(found[:, : k or n - 1], after[:, : k or n - 1])
+                assert error < 1.5 * limit
+        assert tracker.read(state).jumps == 1
+        assert 101 <= tracker.read(state).jumped_at <= 108
+
+
+@pytest.mark.parametrize(("n", "k"), SHAPES)
+def test_a_single_outlier_counts_next_to_nothing(n, k):
+    rng = np.random.default_rng(10)
+    truth, tracker = bf.random_basis(n, rng=rng), EigenTracker()
+    state = tracker.init(truth[:, :k])
+    state = followed(stream(rng, signal(truth, spectrum(n)), 0.1, 60), state)
+    error, memory = angles(state.basis, truth[:, :k]), tracker.read(state).memory
+    outlier = signal(truth, spectrum(n)) + symmetric_noise(rng, n, 100.0)
+    state = followed([outlier], state)
+    reading = tracker.read(state)
+    # Noise a thousand times as strong counts a millionth: the mean moves by 100·1e-6/60.
+    assert 1e5 < reading.loudness < 1e7
+    assert reading.memory == pytest.approx(memory, rel=1e-6)
+    assert reading.jumps == 0
+    assert np.all(np.abs(angles(state.basis, truth[:, :k]) - error) < 1e-4)
+
+
+@pytest.mark.parametrize(("n", "k"), [(18, None), (18, 3), (100, 3)])
+@pytest.mark.parametrize(("factor", "share"), [(10, 0.3), (100, 0.03)])
+def test_bursts_of_noise_cost_at_most_what_known_weights_would(n, k, factor, share):
+    errors, limits = [], []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        truth = bf.random_basis(n, rng=rng)
+        matrix = signal(truth, spectrum(n))
+        state = EigenTracker().init(bf.random_basis(n, k, rng=rng))
+        total, k_all = np.zeros((n, n)), k or n
+        for _ in range(150):
+            size = 1.0 if rng.random() >= share else factor
+            observed = matrix + symmetric_noise(rng, n, 2 * size)
+            state = followed([observed], state)
+            total += observed / size**2
+        order = np.argsort(-EigenTracker().read(state).eigenvalues)
+        errors.append(np.linalg.norm(angles(state.basis[:, order], truth[:, :k_all])))
+        limits.append(np.linalg.norm(angles(leading(total, k), truth[:, :k_all])))
+    # 1.3 in each of 20 draws is what benchmarks/tracker.py holds it to.
+    assert np.all(np.array(errors) < 1.3 * np.array(limits))
+
+
+@pytest.mark.parametrize(("n", "k"), SHAPES)
+@pytest.mark.parametrize("speed", [0.003, 0.03])
+def test_drift_is_followed_about_as_well_as_by_the_best_average(n, k, speed):
     rng = np.random.default_rng(11)
-    truth = bf.random_basis(12, rng=rng)
-    skew = rng.standard_normal((12, 12))
-    turn = bf.cayley(np.eye(12), 1e-3 * (skew - skew.T) / np.linalg.norm(skew))
-    tracker = EigenTracker()
-    state = tracker.init(bf.random_basis(12, k, rng=rng))
-    for t in range(300):
-        observed = signal(truth) + symmetric_noise(rng, 12, 0.2)
+    truth, values = bf.random_basis(n, rng=rng), spectrum(n)
+    turn, tracker = rotation(rng, n, speed * (n / 12) ** 0.5), EigenTracker()
+    state = tracker.init(bf.random_basis(n, k, rng=rng))
+    shares = np.array([0.003, 0.01, 0.03, 0.1, 0.3, 0.9])
+    means, ours, theirs = np.zeros((6, n, n)), [], []
+    for t in range(260):
+        truth = turn @ truth
+        observed = signal(truth, values) + symmetric_noise(rng, n, 1.0)
+        state = followed([observed], state)
+        gains = np.maximum(shares, 1 / (t + 1))
+        means += gains[:, None, None] * (observed - means)
+        if t >= 60 and t % 4 == 0:
+            order = np.argsort(-tracker.read(state).eigenvalues)
+            ours.append(angles(state.basis[:, order], truth[:, :k]))
+            theirs.append(angles(leading(means, k), truth[:, :k]))
+    best = np.sqrt(np.mean(np.square(theirs), axis=(0, 2))).min()
+    # Bound 4 of the benchmark says 1.03 in the mean over scenes; of one scene 1.3.
+    assert np.sqrt(np.mean(np.square(ours))) < 1.3 * best
+
+
+@pytest.mark.parametrize(("n", "k"), SHAPES)
+def test_columns_keep_place_and_sign_under_drift(n, k):
+    rng = np.random.default_rng(11)
+    truth, turn, tracker = bf.random_basis(n, rng=rng), rotation(rng, n, 1e-3), EigenTracker()
+    state = tracker.init(bf.random_basis(n, k, rng=rng))
+    for t in range(200):
+        observed = signal(truth, spectrum(n)) + symmetric_noise(rng, n, 0.1)
         state, _ = tracker.step(observed, state)
         along = np.sum(state.basis * truth[:, : state.basis.shape[-1]], axis=0)
         if t == 20:
@@ -485,251 +559,77 @@ def test_columns_keep_place_and_sign_under_drift(k):
     assert tracker.read(state).order.tolist() == list(range(state.basis.shape[-1]))
 
 
-def test_crossing_changes_the_order_and_not_the_columns():
+@pytest.mark.parametrize(("n", "k"), SHAPES)
+def test_crossing_changes_the_order_and_not_the_columns(n, k):
     rng = np.random.default_rng(12)
-    truth = bf.random_basis(8, rng=rng)
+    truth, tracker = bf.random_basis(n, rng=rng), EigenTracker()
+    state = tracker.init(bf.random_basis(n, k, rng=rng))
+    for t in np.concatenate([np.linspace(0, 5, 200), np.full(60, 5.0)]):
+        values = spectrum(n) + np.append([-t, t], np.zeros(n - 2))
+        state, _ = tracker.step(signal(truth, values) + symmetric_noise(rng, n, 0.05), state)
+    reading = tracker.read(state)
+    assert np.all(np.abs(np.sum(state.basis * truth[:, :k], axis=0)) > 0.9)
+    assert reading.order[:3].tolist() == state.order[:3].tolist() == [1, 0, 2]
+    assert np.allclose(reading.eigenvalues[:3], [19, 24, 14], rtol=0, atol=0.5)
+
+
+@pytest.mark.parametrize(("n", "k"), SHAPES)
+@pytest.mark.parametrize("ensemble", [(), (3,)])
+def test_order_and_eigenvalues_are_those_that_were_averaged(n, k, ensemble):
+    rng = np.random.default_rng(23)
+    truth = bf.random_basis(n, rng=rng, ensemble=ensemble)
     tracker = EigenTracker()
-    state = tracker.init(bf.random_basis(8, rng=rng))
-    values = np.arange(8, 0, -1.0)
-    for t in np.linspace(0, 2, 300):
-        values[:2] = 9 - t, 7 + t
-        state, _ = tracker.step(signal(truth, values) + symmetric_noise(rng, 8, 0.05), state)
-    assert np.all(np.abs(np.sum(state.basis * truth, axis=0)) > 0.9)
-    assert tracker.read(state).order[:2].tolist() == [1, 0]
+    state = tracker.init(truth[..., :k])
+    assert state.order is None
+    for _ in range(20):
+        observed = signal(truth, spectrum(n)) + symmetric_noise(rng, n, 0.2, ensemble)
+        state, probe = tracker.step(observed + 50 * np.eye(n), state)
+        reading = tracker.read(state)
+        assert np.array_equal(reading.order, np.argsort(-reading.eigenvalues, axis=-1))
+        assert np.array_equal(state.order, reading.order)
+        assert np.allclose(tracker.eigenvalues(state, probe), reading.eigenvalues, rtol=1e-12)
+        assert reading.eigenvalues.shape == (*ensemble, state.basis.shape[-1])
+        assert reading.memory.shape == reading.jumps.shape == ensemble
+    # 50 of background, and entries of the noise of 0.2·√2/n, over 20 observations.
+    expected = (spectrum(n) + 50)[:k]
+    assert np.abs(reading.eigenvalues - expected).max() < 0.1
 
 
-def test_error_bars_cover():
-    rng = np.random.default_rng(13)
-    truth = np.stack([bf.random_basis(12, rng=i) for i in range(24)])
-    tracker = EigenTracker()
-    state = tracker.init(np.broadcast_to(bf.random_basis(12, rng=99), truth.shape))
-    for _ in range(300):
-        state, _ = tracker.step(signal(truth) + symmetric_noise(rng, 12, 0.5, (24,)), state)
-    sign = np.sign(np.sum(state.basis * truth, axis=-2, keepdims=True))
-    distance = np.linalg.norm(state.basis - sign * truth, axis=-2)
-    covered = np.mean(distance <= tracker.read(state).vector_errors)
-    # 288 bars at 95%: 0.90 … 0.99 is four standard deviations.
-    assert 0.90 < covered < 0.99
-
-
-# Leading columns --------------------------------------------------------------------------------
-
-
-def test_still_signal_under_a_new_background_in_every_product():
-    rng = np.random.default_rng(14)
-    truth = bf.random_basis(300, rng=rng)
-    matrix = signal(truth, bulk_values(300))
-    state = EigenTracker().init(bf.random_basis(300, 4, rng=rng))
-    while bf.subspace_error(state.basis, truth[:, :4]) > 1e-6:
-        state, _ = EigenTracker().step(bf.shifted(matrix, rng.uniform(0, 1e4)), state)
-        assert state.matvecs <= 55
-
-
-@pytest.mark.parametrize(("k", "products"), [(10, 900), (20, 1100)])
-def test_a_spectrum_without_a_gap_under_changing_shifts(k, products, rng):
-    # Chains of blocks of half of k must grow long: spans of 3k columns took 1350 and 1500.
-    values = np.linspace(10, 0, 1000)[:, None]
-    state = EigenTracker().init(bf.random_basis(1000, k, rng=rng))
-    while bf.subspace_error(state.basis, np.eye(1000, k)) > 1e-6:
-        level = rng.uniform(0, 1e3)
-        state, _ = EigenTracker().step(lambda x, level=level: (values + level) * x, state)
-        assert state.matvecs <= products
-
-
-def static_run(matrix, k, rng, tol=1e-8):
-    tracker = EigenTracker()
-    operator = bf.as_operator(matrix, static=True)
-    start = tracker.init(bf.random_basis(matrix.shape[0], k, rng=rng))
-    stop = [bf.residual_below(tol), bf.max_steps(300)]
-    return bf.run(tracker, itertools.repeat(operator), start, stop=stop)
-
-
-@pytest.mark.parametrize("k", [1, 2, 4, 10])
-@pytest.mark.parametrize("kind", ["even", "grid"])
-def test_a_tight_static_spectrum_takes_about_the_products_of_eigsh(kind, k, rng):
-    values = np.linspace(10, 0, 1000)
-    if kind == "grid":  # the Laplacian of a square, its symmetry broken
-        line = 2 * np.cos(np.pi * np.arange(1, 31) / 31)
-        values = np.add.outer(line, line).ravel() + rng.uniform(0, 0.01, 900)
-    ours, theirs = bf.counted(np.diag(values)), bf.counted(np.diag(values))
-    found = bf.decompose(ours, k=k, rng=rng)
-    assert found.converged
-    operator = LinearOperator(ours.shape, matvec=lambda x: (theirs @ x[:, None])[:, 0])
-    wanted = eigsh(operator, k, which="LA", tol=1e-8, v0=rng.standard_normal(len(values)))[1]
-    assert bf.subspace_error(found.eigenvectors, wanted) < 1e-5
-    assert ours.matvecs <= 1.5 * theirs.matvecs
-
-
-def test_static_operator_needs_few_products():
-    rng = np.random.default_rng(15)
-    truth = bf.random_basis(300, rng=rng)
-    result = static_run(signal(truth, bulk_values(300)), 4, rng)
-    assert result.converged
-    assert result.state.matvecs <= 36
-    assert result.state.steps < result.state.matvecs / 2  # the basis is made for every few only
-    assert bf.subspace_error(result.eigenvectors, truth[:, :4]) < 1e-6
-
-
-@pytest.mark.parametrize(("values", "k"), [((9, 9, 8), 3), ((9, 9, 9, 8), 4), ((9,) * 5 + (8,), 6)])
-def test_static_operator_with_repeated_eigenvalues(values, k):
+@pytest.mark.parametrize("k", [1, 3, 9])
+@pytest.mark.parametrize("n", [10, 100])
+def test_no_eigenvalue_of_a_gram_operator_is_negative(n, k):
+    """Neither those averaged nor the background, with few rows, steep spectra and growing noise."""
     for seed in range(3):
         rng = np.random.default_rng(seed)
-        truth = bf.random_basis(80, rng=rng)
-        spectrum = np.concatenate([values, np.linspace(3, 0, 80 - len(values))])
-        result = static_run(signal(truth, spectrum), k, rng)
-        assert result.converged
-        assert bf.subspace_error(result.eigenvectors, truth[:, :k]) < 1e-6
+        scales = 10.0 ** -np.linspace(0, 6, n)
+        growing = 10.0 ** rng.uniform(-2, 2, 40)
+        batches = [rng.standard_normal((3, n)) * scales * growth for growth in growing]
+        result = bf.track(map(bf.gram, batches), k, rng=rng)
+        scale = max(growing) ** 2
+        # Sums of squares: nothing is negative but for rounding.
+        assert np.all(result.eigenvalues >= -100 * EPS * scale)
+        assert result.background >= -100 * EPS * scale
+        assert np.all(np.diff(result.eigenvalues) <= 0)
 
 
-@pytest.mark.parametrize("level", [0.0, -3.0, 1e6])
-@pytest.mark.parametrize("rank", [0, 1, 2, 3, 5])
-@pytest.mark.parametrize(("n", "k"), [(5, 4), (12, 6), (100, 4)])
-def test_static_operator_with_fewer_directions_than_columns(rank, n, k, level, rng):
-    values = np.concatenate([np.arange(rank, 0.0, -1), np.zeros(n)])[:n]
-    truth = bf.random_basis(n, rng=rng)
-    result = bf.decompose(signal(truth, values) + level * np.eye(n), k=k, rng=rng)
-    assert result.status in (bf.Status.CONVERGED, bf.Status.PRECISION_FLOOR)
-    assert np.allclose(result.eigenvalues, values[:k] + level, atol=1e-8, rtol=1e-14)
-    assert np.linalg.norm(result.eigenvectors.T @ result.eigenvectors - np.eye(k)) < 1e3 * EPS
-
-
-def spectra(rng, n):
-    """Spectra that are hard on a Krylov span: copies, clusters, null spaces, all sizes."""
-    drawn = rng.uniform(size=n)
-    return {
-        "copies": rng.choice([0.0, 1, 2, 3], n),
-        "signs": rng.choice([-2.0, -1, 1, 2], n),
-        "clusters": rng.choice([1.0, 5], n) + 1e-9 * drawn,
-        "low rank": np.where(np.arange(n) < rng.integers(n), drawn, 0),
-        "geometric": 10.0 ** -np.arange(n),
-        "random": drawn,
-    }
-
-
-@pytest.mark.parametrize("kind", spectra(np.random.default_rng(0), 2))
-@pytest.mark.parametrize("draw", range(8))
-def test_a_static_answer_is_right_whatever_the_spectrum(kind, draw):
-    rng = np.random.default_rng(draw)
-    n = int(rng.integers(2, 40))
-    k = int(rng.integers(1, n))
-    scale, level = rng.choice([1.0, 1e-8, 1e100]), rng.choice([0.0, 1e3, -1e6])
-    values = np.sort(spectra(rng, n)[kind])[::-1]
-    matrix = scale * (signal(bf.random_basis(n, rng=rng), values) + level * np.eye(n))
-    for which, truth in (("largest", values[:k]), ("smallest", values[n - k :])):
-        result = bf.decompose(matrix, k=k, which=which, rng=rng)
-        assert result.status in (bf.Status.CONVERGED, bf.Status.PRECISION_FLOOR)
-        gram = result.eigenvectors.T @ result.eigenvectors
-        assert np.linalg.norm(gram - np.eye(k)) < 1e3 * EPS
-        found = result.eigenvalues / scale - level
-        assert np.abs(found - truth).max() <= 1e-6 + 1e4 * EPS * abs(level)
-
-
-@pytest.mark.parametrize("kind", ["copies", "signs"])
-@pytest.mark.parametrize("draw", range(8))
-def test_a_stream_that_stands_still_is_not_called_converged_with_copies_missing(kind, draw):
-    rng = np.random.default_rng(draw)
-    n = int(rng.integers(10, 50))
-    k = int(rng.integers(2, n // 2))
-    values = np.sort(spectra(rng, n)[kind])[::-1]
-    matrix = signal(bf.random_basis(n, rng=rng), values)
-    stream = (bf.shifted(matrix, rng.uniform(0, 1e4)) for _ in itertools.count())
-    stop = [bf.residual_below(1e-8), bf.max_steps(300)]
-    result = bf.track(stream, k=k, stop=stop, rng=rng)
-    assert result.status in (bf.Status.CONVERGED, bf.Status.PRECISION_FLOOR)
-    basis = result.eigenvectors
-    found = np.linalg.eigvalsh(basis.T @ matrix @ basis)[::-1]
-    assert np.abs(found - values[:k]).max() <= 1e-6
-
-
-@pytest.mark.parametrize("static", [True, False])
-@pytest.mark.parametrize("above", [1, 2, 26])
-def test_an_invariant_subspace_that_is_not_the_leading_one_is_left(above, static, rng):
-    """Its residuals are zero from the start, and say nothing."""
-    matrix = np.diag(np.arange(30, 0.0, -1))
-    tracker, levels = EigenTracker(), rng.uniform(0, 1e3, 200)
-    moving = (bf.shifted(matrix, level) for level in levels)
-    observed = itertools.repeat(bf.as_operator(matrix, static=True), 200) if static else moving
-    start = tracker.init(np.eye(30)[:, above : above + 4])
-    result = bf.run(tracker, observed, start, stop=bf.residual_below(1e-8))
-    assert result.converged
-    assert bf.subspace_error(result.state.basis, np.eye(30)[:, :4]) < 1e-6
-
-
-@pytest.mark.parametrize("k", [3, None])
-@pytest.mark.parametrize(("dtype", "level"), [("f4", 1e9), ("f4", 1e12), ("f8", 1e18)])
-def test_what_the_background_drowns_from_the_start_is_not_called_converged(dtype, level, k):
-    for seed in range(6):
-        truth = bf.random_basis(17, rng=seed)
-        matrix = signal(truth) + level * np.eye(17)
-        result = bf.decompose(matrix.astype(dtype), k=k, rng=seed)
-        assert result.status == bf.Status.PRECISION_FLOOR
-
-
-def test_a_known_answer_is_not_held_back_before_the_residuals_are_tiny(rng):
-    values = np.concatenate([[9.0, 9, 9, 9], np.linspace(5, 0, 36)])
-    truth = bf.random_basis(40, rng=rng)
-    matrix = signal(truth, values)
-    tracker, start = EigenTracker(), bf.random_basis(40, 4, rng=rng)
-    state = tracker.init(start)
-    while bf.subspace_error(state.basis, truth[:, :4]) > 1e-5:
-        state, _ = tracker.step(matrix, state)
-    stop = [bf.aligned_below(truth[:, :4], 1e-5), bf.max_steps(300)]
-    result = bf.run(tracker, itertools.repeat(matrix), tracker.init(start), stop=stop)
-    assert result.converged
-    assert result.state.steps == state.steps
-
-
-@pytest.mark.parametrize("draw", range(12))
-def test_copies_are_found_however_close_the_next_eigenvalue_is(draw):
-    rng = np.random.default_rng(draw)
-    gap, k = 10.0 ** rng.uniform(-7, -1), int(rng.integers(2, 7))
-    copies = int(rng.integers(2, k + 1))
-    below = 1 - gap * np.arange(1, k + 1) / k
-    values = np.concatenate([np.ones(copies), below, np.linspace(0.5, 0, 80 - copies - k)])
-    matrix = signal(bf.random_basis(80, rng=rng), values)
-    for tol in (1e-3, 1e-8):
-        result = bf.decompose(matrix, k=k, rng=rng, tol=tol)
-        assert np.abs(result.eigenvalues - values[:k]).max() < 1e-7
-
-
-def test_an_operator_that_is_static_by_name_only_is_averaged(rng):
-    truth = bf.random_basis(40, rng=rng)
-    matrix = signal(truth, bulk_values(40))
-
-    def product(block):
-        noise = rng.standard_normal((40, 40))
-        return (matrix + 0.05 * (noise + noise.T)) @ block
-
-    result = static_run(bf.as_operator(product, 40), 4, rng)
-    assert result.status is bf.Status.STEP_LIMIT
-    assert bf.subspace_error(result.eigenvectors, truth[:, :4]) < 0.1
-
-
-def test_switches_between_still_and_moving():
-    rng = np.random.default_rng(16)
-    truth, other = bf.random_basis(100, rng=rng), bf.random_basis(100, rng=rng)
-    values = bulk_values(100)
-    state = EigenTracker().init(bf.random_basis(100, 4, rng=rng))
-    for basis, noise, steps, bound in (
-        (truth, 0.0, 25, 1e-6),
-        (truth, 2.0, 60, 0.2),
-        (truth, 0.0, 25, 1e-6),
-        (other, 0.0, 40, 1e-6),
-    ):
-        state = followed(stream(rng, signal(basis, values), noise, steps, top=1e4), state)
-        assert bf.subspace_error(state.basis, basis[:, :4]) < bound
-
-
-def test_batches_of_any_size_agree():
-    rng = np.random.default_rng(17)
-    truth = bf.random_basis(20, 2, rng=rng)
-    rows = (rng.standard_normal((3000, 2)) * (3, 2)) @ truth.T + rng.standard_normal((3000, 20))
-    limit = bf.subspace_error(np.linalg.eigh(rows.T @ rows)[1][:, -2:], truth)
-    for batch in (1, 7, 50):
-        state = EigenTracker().init(bf.random_basis(20, 2, rng=1))
-        batches = (bf.gram(rows[i : i + batch]) for i in range(0, 3000, batch))
-        state = followed(batches, state)
-        assert bf.subspace_error(state.basis, truth) < 1.15 * limit
+@pytest.mark.parametrize(("n", "k"), [(12, None), (12, 2), (100, 2)])
+def test_a_result_has_the_averaged_eigenvalues_and_the_averaged_background(n, k):
+    rng = np.random.default_rng(14)
+    truth = bf.random_basis(n, 2, rng=rng)
+    rows = spiked(rng, 12000, truth, (5, 3), noise=2.0)
+    result = bf.track((bf.gram(part) for part in np.split(rows, 60)), k, rng=rng)
+    mean = rows.T @ rows / len(rows)
+    values = np.linalg.eigvalsh(mean)[::-1]
+    # Two blocks of the same rows: what a block of 5k columns does not hold it takes as level.
+    assert np.allclose(result.eigenvalues[:2], values[:2], rtol=1e-6 if n == 12 else 0.01)
+    if k is None:
+        assert result.background == pytest.approx(np.trace(mean) / 12, rel=1e-6)
+    elif n == 12:
+        assert result.background == pytest.approx(values[2:].mean(), rel=1e-6)
+    else:  # one random direction outside of the block, 60 times: σ² = 4 to 4·√(2/12000)·4
+        assert result.background == pytest.approx(4.0, rel=0.08)
+    assert result.eigenvalues.shape == (k or n,)
+    assert np.all(result.residuals >= 0)
 
 
 def test_small_and_degenerate_problems():
@@ -740,176 +640,105 @@ def test_small_and_degenerate_problems():
             start = EigenTracker().init(bf.random_basis(n, k, rng=rng))
             state = followed(stream(rng, signal(truth), noise, 40), start)
             assert bf.subspace_error(state.basis, truth[:, :k]) < 0.1 * (noise > 0) + 1e-8
-    for matrix in (np.zeros((6, 6)), 5 * np.eye(6), np.diag([1.0, 0, 0, 0, 0, 0])):
-        for k in (None, 2):
-            state = followed([matrix] * 10, EigenTracker().init(bf.random_basis(6, k, rng=0)))
-            assert np.all(np.isfinite(state.basis))
-            columns = state.basis.shape[-1]
-            assert np.linalg.norm(state.basis.T @ state.basis - np.eye(columns)) < 1e3 * EPS
 
 
-def test_fixed_memory_and_arguments():
-    rng = np.random.default_rng(18)
-    truth = bf.random_basis(8, rng=rng)
-    tracker = EigenTracker(forget=0.1)
-    state = followed(stream(rng, signal(truth), 0.1, 200), tracker.init(truth), tracker)
-    assert abs(tracker.read(state).memory - 9) < 1e-6
-    for wrong in (-0.1, 1.0, "half"):
-        with pytest.raises(ValueError, match="forget"):
-            EigenTracker(forget=wrong)
-    with pytest.raises(ValueError, match="k = 3"):
-        EigenTracker(k=3).init(bf.random_basis(8, 2))
+@pytest.mark.parametrize("n", [1, 6, 80])
+@pytest.mark.parametrize("kind", ["zero", "flat", "one"])
+def test_operators_without_a_gap_leave_the_basis_finite_and_orthonormal(n, kind):
+    matrix = {"zero": np.zeros((n, n)), "flat": 5 * np.eye(n), "one": np.diag(np.eye(n)[0])}[kind]
+    for k in {None, 1, min(n, 3)}:
+        tracker = EigenTracker()
+        state = tracker.init(bf.random_basis(n, k, rng=0))
+        state = followed([matrix] * 10, state)
+        reading = tracker.read(state)
+        columns = state.basis.shape[-1]
+        assert np.linalg.norm(state.basis.T @ state.basis - np.eye(columns)) < 1e3 * EPS
+        assert np.all(np.isfinite(reading.eigenvalues))
+        top = {"zero": 0, "flat": 5, "one": 1}[kind]
+        assert reading.eigenvalues.max() == pytest.approx(top, abs=1e3 * EPS)
+        assert reading.jumps == 0
 
 
-@pytest.mark.parametrize("k", CASES)
-def test_members_of_an_ensemble_stop_one_by_one(k):
-    truth = np.stack([bf.random_basis(10, rng=i) for i in range(3)])
-    start = EigenTracker().init(np.stack([bf.random_basis(10, k, rng=10 + i) for i in range(3)]))
+@pytest.mark.parametrize(("n", "k"), SHAPES)
+def test_a_fixed_memory_is_kept_whatever_happens(n, k):
+    observations, start, truth = eventful(np.random.default_rng(18), n, k)
+    tracker = EigenTracker(forget=0.2)
+    state, reading, kinds = observed_by(tracker, observations, start)
+    # Shares 0.2·0.8^t: the sum of their squares is 0.2/1.8.
+    assert reading.memory == pytest.approx(9, rel=1e-6)
+    assert reading.jumps == 0
+    assert reading.jumped_at == -1
+    assert "jump" not in kinds
+    # Of what was before the jump 0.8^30 is left.
+    assert np.all(angles(state.basis[:, reading.order], truth[:, :k]) < 0.3)
+
+
+@pytest.mark.parametrize("k", [None, 3])
+def test_a_fixed_memory_is_the_exponential_average(k):
+    rng = np.random.default_rng(19)
+    observations = [signal(bf.random_basis(9, rng=rng)) for _ in range(40)]
+    tracker = EigenTracker(forget=0.3)
+    state = followed(observations, tracker.init(bf.random_basis(9, k, rng=rng)), tracker)
+    if "outlier" not in observed_by(tracker, observations, bf.random_basis(9, k, rng=0))[2]:
+        mean = np.zeros((9, 9))
+        for t, observed in enumerate(observations):
+            mean += max(0.3, 1 / (t + 1)) * (observed - mean)
+        found = np.sort(tracker.read(state).eigenvalues)[::-1]
+        assert np.allclose(found, np.linalg.eigvalsh(mean)[::-1][:k], rtol=1e-10)
+
+
+@pytest.mark.parametrize(("n", "k"), SHAPES)
+def test_members_of_an_ensemble_stop_one_by_one(n, k):
+    truth = np.stack([bf.random_basis(n, rng=i) for i in range(3)])
+    start = EigenTracker().init(np.stack([bf.random_basis(n, k, rng=10 + i) for i in range(3)]))
     stop = [bf.residual_below(1e-6), bf.max_steps(200)]
-    result = bf.run(EigenTracker(), itertools.repeat(signal(truth)), start, stop=stop)
+    matrices = signal(truth, spectrum(n))
+    result = bf.run(EigenTracker(), itertools.repeat(matrices), start, stop=stop)
     assert np.all(result.converged)
     columns = result.state.basis.shape[-1]
     assert np.all(bf.subspace_error(result.state.basis, truth[..., :columns]) < 1e-5)
 
 
-def test_bars_of_the_leading_columns_forget_how_they_were_found():
-    bars, errors = [], []
-    for seed in range(4):
-        rng = np.random.default_rng(seed)
-        truth = bf.random_basis(40, rng=rng)
-        values = np.concatenate([[10, 8, 6.5, 5], rng.uniform(0, 3, 36)])
-        tracker = EigenTracker()
-        state = tracker.init(bf.random_basis(40, 4, rng=rng))
-        state = followed(stream(rng, signal(truth, values), 0.1, 200), state, tracker)
-        sign = np.sign(np.sum(state.basis * truth[:, :4], axis=0))
-        errors.append(np.linalg.norm(state.basis - sign * truth[:, :4], axis=0))
-        bars.append(tracker.read(state).vector_errors)
-    assert 1 < np.mean(bars) / np.mean(errors) < 2
+@pytest.mark.parametrize("above", [1, 2, 56])
+@pytest.mark.parametrize("n", [60, 80])
+def test_an_invariant_subspace_that_is_not_the_leading_one_is_left(n, above, rng):
+    matrix = np.diag(np.append([100.0, 90, 80, 70], np.arange(n - 4, 0.0, -1) / 2))
+    state = EigenTracker().init(np.eye(n)[:, above : above + 4])
+    state = followed((bf.shifted(matrix, rng.uniform(0, 1e3)) for _ in range(100)), state)
+    assert bf.subspace_error(state.basis, np.eye(n)[:, :4]) < 1e-6
 
 
-def test_leading_columns_notice_soon_that_a_long_rest_is_over(rng):
-    truth, values = bf.random_basis(40, rng=rng), np.arange(40, 0, -1.0)
-    skew = rng.standard_normal((40, 40))
-    skew -= skew.T
-    turn = expm(skew * (5e-3 / np.linalg.norm(skew)))
-    tracker = EigenTracker()
-    state = tracker.init(bf.random_basis(40, 4, rng=rng))
-    state = followed(stream(rng, signal(truth, values), 0.3, 2000), state, tracker)
+@pytest.mark.parametrize(("n", "k"), [(40, 4), (80, 4)])
+def test_a_long_rest_does_not_hide_that_it_is_over(n, k):
+    rng = np.random.default_rng(26)
+    truth, values = bf.random_basis(n, rng=rng), np.append([40.0, 34, 28, 22], np.linspace(9, 0, n - 4))
+    turn, tracker = rotation(rng, n, 0.04), EigenTracker()
+    state = tracker.init(bf.random_basis(n, k, rng=rng))
+    state = followed(stream(rng, signal(truth, values), 2.0, 800), state)
+    rested = tracker.read(state).memory
+    assert rested > 600
     errors = []
-    for _ in range(200):
+    for _ in range(150):
         truth = turn @ truth
-        state = followed(stream(rng, signal(truth, values), 0.3, 1), state, tracker)
-        errors.append(bf.subspace_error(state.basis, truth[:, :4]))
-    assert max(errors) < 0.2
-    assert np.mean(errors[-50:]) < 0.03
-
-
-def test_bars_are_as_long_as_can_be_before_the_noise_is_known(rng):
-    for k in (12, 3):
-        truth = bf.random_basis(12, rng=rng)
-        tracker = EigenTracker()
-        state = tracker.init(bf.random_basis(12, k, rng=rng))
-        for observed in stream(rng, signal(truth), 1.0, 2):
-            reading = tracker.read(state)
-            assert np.all(reading.vector_errors == 2**0.5)
-            assert np.all(np.isinf(reading.eigenvalue_errors))
-            state, _ = tracker.step(observed, state)
-        state = followed(stream(rng, signal(truth), 1.0, 5), state, tracker)
-        assert np.all(np.isfinite(tracker.read(state).eigenvalue_errors))
-
-
-@pytest.mark.parametrize("spectrum", ["clear", "even"])
-@pytest.mark.parametrize("k", [1, 2, 4])
-def test_bars_of_a_signal_that_stands_still_are_those_of_its_residuals(k, spectrum, rng):
-    covered = []
-    for _ in range(120 // k):
-        values = np.r_[10, 8, 6.5, 5, rng.uniform(0, 3, 36)]
-        if spectrum == "even":
-            values = np.linspace(10, 0, 40)
-        truth = bf.random_basis(40, rng=rng)
-        tracker = EigenTracker()
-        state = tracker.init(bf.random_basis(40, k, rng=rng))
-        for observed in stream(rng, signal(truth, values), 0.0, 40):
-            state, _ = tracker.step(observed, state)
-            reading = tracker.read(state)
-            meant = truth[:, np.argsort(reading.order)]
-            sign = np.sign(np.sum(state.basis * meant, axis=0))
-            errors = np.linalg.norm(state.basis - sign * meant, axis=0)
-            covered.append(errors <= reading.vector_errors + 1e-8)
-        assert np.all(reading.vector_errors < 1e-3)
-    covered = np.mean(np.reshape(covered, (120 // k, 40, k)), axis=(0, 2))
-    assert np.all(covered >= 0.92), (
-        covered
-    )  # at every step, also while the columns are all but found
-    assert np.all(covered[30:] == 1)
-
-
-@pytest.mark.parametrize("noise", [0.3, 2.0])
-def test_eigenvalues_that_cross_slowly_in_noise_do_not_exchange_their_vectors(noise, rng):
-    members, n = 24, 12
-    truth = bf.random_basis(n, rng=rng, ensemble=(members,))
-    tracker = EigenTracker()
-    state = tracker.init(bf.random_basis(n, rng=rng, ensemble=(members,)))
-    for step in range(900):
-        values = 2 * np.arange(12.0, 0, -1)
-        moved = np.clip((step - 200) / 500, 0, 1) * 2
-        values[1:3] += [-moved, moved]
-        observed = signal(truth, values) + symmetric_noise(rng, n, noise, (members,))
-        state, _ = tracker.step(bf.shifted(observed, rng.uniform(0, 2000)), state)
-    crossed = np.all(tracker.read(state).order[:, :4] == [0, 2, 1, 3], axis=-1)
-    kept = np.abs(np.sum(truth * state.basis, axis=-2)).min(axis=-1) > 0.9
-    assert np.array_equal(crossed, kept)
-    assert np.mean(crossed) >= 0.75  # 0.4 and 0.15 where every angle is taken at its word
-
-
-@pytest.mark.parametrize("rows", [0, 30])
-def test_eigenvalues_that_rise_are_followed_and_their_vectors_keep_their_memory(rows, rng):
-    truth, tracker = bf.random_basis(60, 3, rng=rng), EigenTracker()
-    state = tracker.init(bf.random_basis(60, 3, rng=rng))
-    errors = []
-    for step in range(1100):
-        values = np.array([10, 7, 5 + 4 * np.clip((step - 300) / 600, 0, 1)])
-        if rows:
-            scores = rng.standard_normal((rows, 3)) * np.sqrt(values)
-            operator = bf.gram(rng.standard_normal((rows, 60)) + scores @ truth.T)
-        else:
-            operator = signal(truth, values) + symmetric_noise(rng, 60, 3.0)
-        state, _ = tracker.step(bf.shifted(operator, rng.uniform(0, 1000)), state)
-        if step >= 700:
-            reading = tracker.read(state)
-            errors.append(reading.eigenvalues - (values - values.mean()))
-    # In the mean of all it is 1.5 behind. Of 20 batches, in which it rises by 0.13, noise is 0.4.
-    assert np.sqrt(np.mean(np.square(errors))) < (0.4 if rows else 0.1)
-    assert np.all(reading.memory > 1000 * max(rows, 1))
-    assert reading.order.tolist() == [0, 2, 1]
-
-
-def test_with_a_fixed_memory_eigenvalues_are_those_of_the_mean(rng):
-    """Also when they rise."""
-    batches = [
-        rng.standard_normal((20, 30)) * np.r_[3 + t / 50, 2, np.ones(28)] for t in range(200)
-    ]
-    tracker = EigenTracker(forget=0.0)
-    state = tracker.init(bf.random_basis(30, 2, rng=rng))
-    for batch in batches:
-        state, _ = tracker.step(bf.gram(batch), state)
-    rows = np.concatenate(batches)
-    values = np.linalg.eigvalsh(rows.T @ rows / len(rows))[:-3:-1]
-    assert np.allclose(tracker.read(state).eigenvalues, values - values.mean(), rtol=0.1)
+        state = followed(stream(rng, signal(truth, values), 2.0, 1), state)
+        errors.append(bf.subspace_error(state.basis, truth[:, :k]))
+    assert tracker.read(state).memory < 0.2 * rested
+    # The mean of all is behind by half of 150 turns at the end.
+    behind = 150 * 0.04 * (k / n) ** 0.5 * 0.5
+    assert np.mean(errors[-50:]) < 0.3 * behind
 
 
 @pytest.mark.parametrize("k", [None, 4])
-@pytest.mark.parametrize("noise", [0.05, 0.3])
-def test_eigenvalues_that_drift_on_vectors_that_stay_are_followed(noise, k, rng):
-    truth = bf.random_basis(12, rng=rng)
-    tracker = EigenTracker()
+def test_eigenvalues_that_drift_on_vectors_that_stay_are_followed(k, rng):
+    truth, tracker = bf.random_basis(12, rng=rng), EigenTracker()
     state = tracker.init(bf.random_basis(12, k, rng=rng))
     for step in range(500):
         values = 2 * np.arange(12.0, 0, -1)
-        moved = np.clip((step - 200) / 200, 0, 1) * 2
+        moved = np.clip((step - 200) / 200, 0, 1) * 3
         values[1:3] += [-moved, moved]
-        state = followed(stream(rng, signal(truth, values), noise, 1), state, tracker)
+        state = followed(stream(rng, signal(truth, values), 0.3, 1), state, tracker)
     reading = tracker.read(state)
-    values = values[:k]
     assert reading.order.tolist()[:4] == [0, 2, 1, 3]
-    assert np.abs(reading.eigenvalues - (values - values.mean())).max() < 0.2
+    own = reading.eigenvalues - reading.eigenvalues.mean()
+    # Of 500 observations 200 saw the eigenvalues where they were, the mean is off by 1.8.
+    assert np.abs(own - (values[:k] - values[:k].mean())).max() < 1.8

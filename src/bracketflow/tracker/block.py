@@ -285,7 +285,7 @@ def _turn(
     if ritz[-1] <= lowest:  # nothing rises above anything: X stays
         return block._replace(steps=block.steps + 1), np.ones(k)
     inner = past - (gain * view.offset + lowest) * np.eye(q)
-    diagonal = np.diagonal(inner)
+    diagonal = np.diagonal(inner).copy()
     plain = not (inner - np.diag(diagonal)).any()
     Z = X * _like(diagonal, X) if plain else X @ _like(inner, X)
     Z += gain * view.image

@@ -41,6 +41,7 @@ AGREEING = 3
 """Observations that must agree before a test may pass, however clear each of them is: two loud
 ones that happen to be alike come in every long stream."""
 
+EQUAL = np.finfo(float).eps ** 0.5
 TINY = np.finfo(float).tiny
 
 
@@ -182,6 +183,15 @@ def memory(ladder: Ladder) -> float:
     return float(1 / variances(ladder)[ladder.chosen]) if ladder.observed else 0.0
 
 
+def span(ladder: Ladder) -> float:
+    """Observations that the scatter of entries is averaged over: as many as the mean remembers.
+
+    Not less than KEPT, if there were so many: noise is no less known after a jump.
+    """
+    remembered = memory(ladder) / max(float(ladder.typical), TINY)
+    return max(min(float(ladder.observed), max(remembered, KEPT)), 1.0)
+
+
 def weigh(
     ladder: Ladder, apart: float, apart_from_last: float, weight: float, forget: float | None
 ) -> Ladder:
@@ -279,7 +289,9 @@ def _decide(ladder: Ladder, threshold: float) -> tuple[Ladder, Verdict]:
     chosen, places = int(ladder.chosen), np.arange(len(ladder.more))
     others = places != chosen
     if np.any(others & (ladder.more > threshold)):
-        chosen = int(np.argmax(np.where(others & (ladder.more > 0), ladder.captured, -inf)))
+        captured = np.where(others & (ladder.more > 0), ladder.captured, -inf)
+        # Young rungs are equal but for rounding, which must not decide: the longest of them.
+        chosen = int(np.flatnonzero(captured >= (1 - EQUAL) * np.max(captured))[-1])
     copied = (ladder.less > threshold) & (places > chosen) & others
     jumped = chosen == 0
     if jumped:

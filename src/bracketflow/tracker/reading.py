@@ -40,7 +40,7 @@ class Spread(NamedTuple):
         Noise and mean together scatter by loudness/weight + variance, in units of the usual noise.
         """
         unit = ladder.own + variance
-        rate = 1 / min(int(ladder.observed) - 1, ladders.KEPT)
+        rate = 1 / max(ladders.span(ladder) - 1, 1.0)
         return self._replace(
             squares=self.squares + rate * (fresh.squares / unit - self.squares),
             quotients=self.quotients + rate * (fresh.quotients**2 / unit - self.quotients),
