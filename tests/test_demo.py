@@ -126,7 +126,7 @@ def test_figures_are_those_of_the_tracks(contest):
 
 def test_the_page_is_whole_and_needs_no_network(contest, tmp_path):
     text = demo.write_page(contest, tmp_path / "new").read_text(encoding="utf-8")
-    assert text.count("<svg") == 3
+    assert text.count("<svg") == 4
     assert not re.findall(r"""(?:src|href)=["'](?!data:|#)""", text)
     for name in contest.tracks:
         assert name in text

@@ -11,6 +11,7 @@ import numpy as np
 
 from bracketflow.baselines import ExponentialAverage, QROja
 from bracketflow.demo.array import directions
+from bracketflow.demo.bursts import MOST, Bursts, run_bursts
 from bracketflow.demo.scene import Scene, scene
 from bracketflow.driver import Method
 from bracketflow.geometry import random_basis, subspace_error
@@ -52,6 +53,8 @@ class Contest:
     tracks: Mapping[str, Track]
     drowned: Mapping[str, Track]
     """The tracker and Oja again, with an exact background up to 1e6·I added."""
+    bursts: Bursts
+    """Another scene: a signal at rest, and noise that comes in bursts."""
     absent: str = ""
     """What could not take part, and why."""
 
@@ -71,12 +74,17 @@ class Contest:
         return np.asarray((powers - k * self.tracks[OURS].levels) / (n - k))
 
     @property
-    def eigenvalues(self) -> tuple[np.ndarray, np.ndarray]:
-        """The tracker's, descending, less their mean, and their 95 % error bars, (steps, k)."""
-        readings = self.tracks[OURS].readings
-        values = [reading.eigenvalues[reading.order] for reading in readings]
-        bars = [reading.eigenvalue_errors[reading.order] for reading in readings]
-        return np.stack(values), np.stack(bars)
+    def vector_errors(self) -> tuple[np.ndarray, np.ndarray]:
+        """Distance of the tracker's vectors from the true eigenvectors, and its bars, (steps, k).
+
+        By descending eigenvalue; the bars are said to hold with probability 0.95.
+        """
+        track, truth = self.tracks[OURS], self.scene.signal_eigenvectors
+        order = np.stack([reading.order for reading in track.readings])
+        bases = np.take_along_axis(track.bases, order[:, None, :], axis=-1)
+        cosines = abs(np.sum(bases * truth, axis=-2))
+        bars = np.stack([reading.vector_errors[reading.order] for reading in track.readings])
+        return np.sqrt(np.maximum(2 - 2 * cosines, 0.0)), bars
 
     @property
     def change(self) -> float:
@@ -113,7 +121,9 @@ def run_demo(steps: int = 600, seed: int = 0, announce: Announce = lambda name: 
         OURS: follow(tracker, problem, background=background),
         OJA: follow(QROja(step), problem, background=background),
     }
-    return Contest(problem, tracks, drowned, absent)
+    announce("noise bursts")
+    bursts = run_bursts(min(len(problem.floor), MOST), seed)
+    return Contest(problem, tracks, drowned, bursts, absent)
 
 
 def exact_background(steps: int, seed: int = 0) -> np.ndarray:

@@ -15,6 +15,7 @@ from bracketflow.demo.words import (
     HEAD,
     NOTES,
     bar_words,
+    burst_words,
     cells,
     exactness,
     labels,
@@ -53,8 +54,11 @@ sources by themselves, so that only memory helps.</p>{_picture(contest, director
 </section>
 <section class="experiment"><h2>The noise floor, and how sure the tracker is</h2>
 <p>Above, σ² and our estimate from each batch: the mean eigenvalue outside the tracked subspace. The
-tracker itself never uses it. Below, its eigenvalues with 95 % error bars; grey is the truth.
+tracker itself never uses it. Below, how far its vectors are from the true eigenvectors, and its
+bars, which say with 95 % probability how far at most.
 {escape(bar_words(contest))}</p>{_picture(contest, directory, "floor")}</section>
+<section class="experiment"><h2>Noise bursts</h2>
+<p>{escape(burst_words(contest.bursts))}</p>{_picture(contest, directory, "bursts")}</section>
 <section class="experiment"><h2>How it is done</h2>
 <p>Complex snapshots z of a uniform array become real rows Re Qᴴz and Im Qᴴz by a fixed unitary Q;
 the Gram matrix of the rows is the forward–backward averaged covariance. Each batch is one

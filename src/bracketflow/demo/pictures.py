@@ -1,4 +1,4 @@
-"""The three pictures of the page: tracks, errors, noise floor."""
+"""The pictures of the page: tracks, errors, noise floor, noise bursts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from bracketflow.demo.bursts import KNOWN, LOUD, TRACKER
 from bracketflow.demo.contest import OURS, Contest
 from bracketflow.demo.words import labels
 from bracketflow.experiments.figures import CYCLE, STYLE, inline_svg, plain_powers
@@ -86,26 +87,42 @@ def _shade(contest: Contest, axes: Any) -> None:
 
 
 def _floor(contest: Contest, figure: Any) -> None:
-    """σ² and our estimate; below them the tracker's eigenvalues with their error bars."""
+    """σ² and our estimate; below them how far the tracker's vectors are, and its error bars."""
     upper, lower = figure.subplots(2, 1, sharex=True)
     upper.semilogy(contest.scene.floor, color=TRUTH, linewidth=4, alpha=0.6, label="noise floor σ²")
     upper.semilogy(contest.floor, color=CYCLE[0], linewidth=1, label="our estimate")
     upper.set_ylabel("σ²")
     plain_powers(upper.yaxis)
-    values, bars = contest.eigenvalues
-    truth = contest.scene.signal_eigenvalues
-    batches = np.arange(len(values))
-    lower.plot(truth - truth.mean(axis=-1, keepdims=True), color=TRUTH, linewidth=4, alpha=0.6)
-    for value, bar, colour in zip(values.T, bars.T, CYCLE, strict=False):
-        lower.fill_between(batches, value - bar, value + bar, color=colour, alpha=0.25, linewidth=0)
-        lower.plot(value, color=colour, linewidth=1)
-    reach = 1.5 * np.max(abs(truth - truth.mean(axis=-1, keepdims=True)))
-    lower.set(xlabel="batch", ylabel="eigenvalues less their mean", ylim=(-reach, reach))
-    figure.legend(loc="outside lower center", ncols=4)
+    distances, bars = contest.vector_errors
+    for i, (distance, bar) in enumerate(zip(distances.T, bars.T, strict=True)):
+        name = f"vector {i + 1}: error (dots), bar"
+        lower.semilogy(distance, ".", color=CYCLE[i], markersize=2)
+        lower.semilogy(bar, color=CYCLE[i], linewidth=1, label=name)
+    lower.set(xlabel="batch", ylabel="error of the vectors", ylim=(0.01, 2))
+    plain_powers(lower.yaxis)
+    figure.legend(loc="outside lower center", ncols=3)
+
+
+def _bursts(contest: Contest, figure: Any) -> None:
+    """Subspace error of every way against batches; loud batches are shaded."""
+    axes, bursts = figure.subplots(), contest.bursts
+    ours = {TRACKER: (CYCLE[0], 2.0, "-"), KNOWN: (TRUTH, 3.0, "-")}
+    for i, (name, errors) in enumerate(bursts.errors.items(), 1):
+        colour, width, line = ours.get(name, (CYCLE[i], 1.2, "-"))
+        axes.semilogy(errors, line, color=colour, linewidth=width, label=name)
+    loud = bursts.noise > 1
+    axes.vlines(
+        np.flatnonzero(loud), 0, 0.04, transform=axes.get_xaxis_transform(), color=TRUTH,
+        linewidth=1, label=f"noise {LOUD:g} times as strong",
+    )  # fmt: skip
+    axes.set(xlabel="batch", ylabel="subspace error", ylim=(None, 1.1))
+    plain_powers(axes.yaxis)
+    figure.legend(loc="outside lower center", ncols=3)
 
 
 PICTURES: dict[str, tuple[Picture, float]] = {
     "tracks": (_tracks, 5.6),
     "errors": (_errors, 4.2),
     "floor": (_floor, 5.4),
+    "bursts": (_bursts, 4.2),
 }

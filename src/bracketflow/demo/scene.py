@@ -10,7 +10,7 @@ import numpy as np
 from bracketflow.core import whole_number
 from bracketflow.demo.array import real_rows, real_steering, steering
 
-QUIET, LOUD, IMPULSE = 0.1, 100.0, 1e4  # σ² beside the power of the strongest source, 1
+QUIET, HIGHEST, IMPULSE = 0.1, 100.0, 1e4  # σ² beside the power of the strongest source, 1
 IMPULSES = 0.02  # part of the batches
 
 
@@ -52,6 +52,12 @@ class Scene:
         return np.linalg.svd(scaled, compute_uv=False) ** 2
 
     @property
+    def signal_eigenvectors(self) -> np.ndarray:
+        """Eigenvectors that belong to them, (steps, n, k)."""
+        scaled = real_steering(self.sensors, self.angles) * np.sqrt(self.powers)
+        return np.linalg.svd(scaled, full_matrices=False).U
+
+    @property
     def hidden(self) -> np.ndarray:
         """Batches that alone cannot show all sources: λ_k below σ²√(n/2b), (steps,).
 
@@ -77,7 +83,7 @@ def scene(steps: int = 600, seed: int = 0, sensors: int = 32, snapshots: int = 1
     wanderer = -50 + 25 * time - 20 * (np.arange(steps) >= jump)
     approach = 10.5 * np.sin(np.pi * time) ** 2
     swing = 0.5 - 0.5 * np.cos(6 * np.pi * time)
-    floor = QUIET * (LOUD / QUIET) ** swing
+    floor = QUIET * (HIGHEST / QUIET) ** swing
     floor[np.random.default_rng([seed, 0]).random(steps) < IMPULSES] = IMPULSE
     return Scene(
         angles=np.stack([wanderer, 10 + approach, 34 - approach], axis=-1),

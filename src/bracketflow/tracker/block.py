@@ -143,7 +143,7 @@ def _of_basis(image: Array, rayleigh: Array, level: Any, X: Array, k: int) -> Pr
         gram = over_rows(residual.mT @ residual)
     return Probe(
         columns,
-        lambda: image - own * columns,
+        image - own * columns,
         level + own,
         inside - own * identity_like(inside),
         X.shape[-1] + 1,
@@ -294,7 +294,8 @@ def _turn(
     lengths = np.sqrt(np.maximum(squares, squares[0] * q * epsilon(X)))
     coefficients = vectors / lengths
     overlap = (rayleigh - lowest * np.eye(q)) @ coefficients
-    order, sign, kept = arrange(overlap[:k, :k] if block.steps else np.eye(k), q)
+    known = overlap[:k, :k] if block.steps else np.diag(np.diagonal(overlap)[:k])
+    order, sign, kept = arrange(known, q, settled=bool(block.steps))
     coefficients, overlap = coefficients[:, order] * sign, overlap[:, order] * sign
     columns = _polished(Z @ _like(coefficients, X))
     return (

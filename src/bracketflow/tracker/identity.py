@@ -9,16 +9,19 @@ CLOSE = 0.75
 """Cosine above which a column can continue no other one: 0.75² is more than half."""
 
 
-def arrange(overlap: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def arrange(
+    overlap: np.ndarray, count: int, *, settled: bool = True
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Order and signs in which new columns continue the old ones, from ⟨old_i, new_j⟩, (k, k).
 
-    Order and signs are for `count` ≥ k columns, of which those beyond k stay. The third result is
+    Order and signs are for `count` ≥ k columns, of which those beyond k stay. Before the columns
+    have `settled` only signs are kept. The third result is
     how much of each new column lay in the old k, its squared cosine: near 0 for a vector that has
     come in from outside.
     """
     k = len(overlap)
     order, sign = np.arange(count), np.ones(count)
-    if (np.abs(np.diagonal(overlap)) < CLOSE).any():
+    if settled and (np.abs(np.diagonal(overlap)) < CLOSE).any():
         order[:k] = linear_sum_assignment(-np.abs(overlap))[1]
     arranged = overlap[:, order[:k]]
     sign[:k][np.diagonal(arranged) < 0] = -1.0

@@ -13,6 +13,7 @@ pair: with P = Xᵀ(M_j − M)X and δ = λ_i − λ_a it would turn columns a a
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -93,19 +94,20 @@ def _device(array: Array) -> Any:
 class FullProbe(Probe):
     """The probe of a full basis; H = XᵀCX, two products of n × n matrices, is made on demand."""
 
-    def __init__(self, basis: Array, centred: Array, level: Any):
-        for name, value in (
-            ("basis", basis),
-            ("background", level),
-            ("matvecs", basis.shape[-1]),
-            ("gram", None),
-            ("square", None),
-            ("sharding", None),
-            ("image", lambda: centred @ basis),
-        ):
+    def __init__(self, basis: Array, fixed: Array, level: Any):
+        """At `basis`, of C = `fixed` + level·I."""
+        parts = {"basis": basis, "fixed": fixed, "background": level, "matvecs": basis.shape[-1]}
+        for name, value in (parts | dict.fromkeys(("gram", "square", "sharding"))).items():
             object.__setattr__(self, name, value)
 
+    @cached_property
+    def centred(self) -> Array:
+        """Y − sX, (n, n)."""
+        return self.fixed @ self.basis
+
     def __getattr__(self, name: str) -> Any:
+        if name == "image":
+            return self.centred
         if name != "rayleigh":
             raise AttributeError(name)
         product = self.basis.mT @ self.centred
@@ -256,10 +258,13 @@ def renew(whole: Whole, chosen: int, k: int, *, forced: bool) -> tuple[Whole, np
 
 
 def first(whole: Whole, centred: Array, level: float, basis: Array) -> Whole:
-    """After the first observation: its eigenvectors, descending; a full basis keeps its det."""
+    """After the first observation: its eigenvectors, descending."""
     xp, n, k = namespace(centred), centred.shape[-1], basis.shape[-1]
     values, vectors = xp.linalg.eigh(centred)
     values, vectors = xp.flip(values, axis=-1), xp.flip(vectors, axis=-1)
+    # Signs as of the start, so that no library's habits decide; a full basis keeps its det.
+    along = column_inner(whole.frame, vectors)
+    vectors = vectors * xp.where(along < 0, -xp.ones_like(along), xp.ones_like(along))
     if k == n and float(xp.linalg.det(vectors)) * float(xp.linalg.det(basis)) < 0:
         vectors = xp.concat([vectors[:, :-1], -vectors[:, -1:]], axis=-1)
     means = xp.broadcast_to(centred, whole.means.shape) + 0
