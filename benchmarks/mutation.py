@@ -2,7 +2,7 @@
 
     make mutation                                a uniform sample of mutants, about 20 minutes
     python benchmarks/mutation.py --share 1      all of them
-    python benchmarks/mutation.py gain view      those of these modules
+    python benchmarks/mutation.py ladder block   those of these modules
 
 A mutant is one small change of the source, of the kinds that mutmut makes: another operator, a
 number one larger, an argument left out, a condition turned round. One pytest session collects the
@@ -51,7 +51,9 @@ TESTS = (
     "geometry",
     "flows",
     "tracker",
-    "tracker_parts",
+    "tracker_ladder",
+    "tracker_means",
+    "tracker_reading",
     "tracker_events",
     "contracts",
     "properties",
