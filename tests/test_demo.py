@@ -11,9 +11,10 @@ import pytest
 from bracketflow import demo
 from bracketflow.baselines import QROja
 from bracketflow.demo.array import directions, real_rows, real_steering, steering, unitary
+from bracketflow.demo.bursts import INCREMENTAL, KNOWN, PLAIN, TRACKER, run_bursts
 from bracketflow.demo.contest import OJA, OURS, PCA, STEPS, exact_background, follow
 from bracketflow.demo.scene import scene
-from bracketflow.demo.words import figures
+from bracketflow.demo.words import burst_words, figures
 from bracketflow.geometry import random_basis
 from bracketflow.tracker import EigenTracker
 
@@ -111,6 +112,26 @@ def test_the_floor_is_the_mean_eigenvalue_outside_the_subspace(contest):
     # The mean of 2b(n − k) squared normals of variance σ²: six standard deviations of it.
     limit = 6 / np.sqrt(problem.snapshots * (n - k))
     np.testing.assert_allclose(found, problem.floor, rtol=limit)
+
+
+def test_distances_of_the_true_eigenvectors_are_zero(contest):
+    order = np.stack([reading.order for reading in contest.tracks[OURS].readings])
+    back = np.argsort(order, axis=-1)[:, None, :]
+    truth = np.take_along_axis(contest.scene.signal_eigenvectors, back, axis=-1)
+    perfect = replace(contest, tracks={OURS: replace(contest.tracks[OURS], bases=-truth)})
+    distances, bars = perfect.vector_errors
+    assert distances.max() < 1e-7
+    assert bars.shape == distances.shape
+
+
+@pytest.mark.parametrize("draw", range(4))
+def test_noise_bursts_hide_the_signal_from_all_but_the_tracker(draw):
+    bursts = run_bursts(seed=draw)
+    assert 0.2 < np.mean(bursts.noise > 1) < 0.4
+    assert bursts.late(TRACKER) <= 1.3 * bursts.late(KNOWN)
+    for name in (PLAIN, INCREMENTAL):
+        assert bursts.late(name) > 5 * bursts.late(TRACKER)
+    assert f"{bursts.late(TRACKER):.3f}" in burst_words(bursts)
 
 
 def test_figures_are_those_of_the_tracks(contest):
