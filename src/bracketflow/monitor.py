@@ -46,16 +46,26 @@ holds σ² plus the mean of the tracked eigenvalues."""
 def error_bars(method: Any, coverage: float = 0.95) -> dict[str, Measure]:
     """Measures of a tracker for a `Recorder`: averaged eigenvalues, and what they are uncertain by.
 
-    `method` has `eigenvalues` and `read`, as `EigenTracker` has. An error is NaN where too little
-    has been averaged to know it.
+    `method` has `eigenvalues`, `background` and `read`, as `EigenTracker` has. "unseen" is the
+    averaged level outside of the columns. Before the first observation was averaged, eigenvalues
+    are those of the observation at hand. An error is NaN where too little has been averaged to
+    know it.
     """
+
+    def eigenvalues(state: State, probe: Probe) -> Any:
+        begun = np.min(state.steps) > 0
+        return method.eigenvalues(state, probe) if begun else MEASURES["eigenvalues"](state, probe)
+
+    def unseen(state: State, probe: Probe) -> Any:
+        return np.where(np.asarray(state.steps) > 0, method.background(state), np.nan)
 
     def errors(state: State, name: str) -> np.ndarray:
         found = getattr(method.read(state, coverage), name)
         return np.where((found > 0) & np.isfinite(found), found, np.nan)
 
     return {
-        "eigenvalues": method.eigenvalues,
+        "eigenvalues": eigenvalues,
+        "unseen": unseen,
         "eigenvalue_errors": lambda state, probe: errors(state, "eigenvalue_errors"),
         "vector_errors": lambda state, probe: errors(state, "vector_errors"),
     }

@@ -33,7 +33,8 @@ def eigenvalues(run: Run, axes: Axes | None = None, *, above: str | None = None)
     Parameters
     ----------
     above : str, optional
-        A recorded measure to take off, such as "background": the tracks then do not move with it.
+        A recorded measure to take off, such as "unseen" (the averaged level of `error_bars`): the
+        tracks then do not move with it.
 
     Notes
     -----
