@@ -79,7 +79,8 @@ def test_jumps_are_found_together(ranks):
     first, second = ranks.results("sharded:jumps")
     assert first == second
     assert first["found"] == first["expected"]
-    assert [15 + 2, "jump"] in first["found"]
+    (found,) = (step for step, kind in first["found"] if kind == "jump")
+    assert 15 < found < 15 + 8
     assert first["difference"] <= 1e-12
 
 
@@ -111,12 +112,8 @@ def test_background_changes_nothing_beyond_the_rounding_of_the_products(ranks, n
 @pytest.mark.parametrize("name", FLOWS + TRACKERS)
 def test_three_small_messages_a_step(compared, name):
     result = compared[name][0]
-    counts = list(result["messages"])
-    # The one step at which a tracker finds that the signal moves sets up its mean.
-    setting_up = counts.pop(1) if name in TRACKERS else 0
-    assert max(counts) <= 3
-    assert setting_up <= 8
-    q = 4 * 4 + 1
+    assert max(result["messages"]) <= 3
+    q = 5 * 4 + 1
     assert max(result["bytes"]) <= 8 * 8 * q * q  # nothing as long as a column travels with q
 
 
