@@ -2,15 +2,29 @@
 
 import numpy as np
 import pytest
-from scipy.linalg import expm
 
 import bracketflow as bf
 from bracketflow.tracker import EigenTracker
-from test_tracker import CASES, EPS, bulk_values, followed, signal, stream, symmetric_noise
+from tracker_cases import (
+    SHAPES,
+    angles,
+    eventful,
+    followed,
+    leading,
+    rotation,
+    signal,
+    spectrum,
+    stream,
+    symmetric_noise,
+)
 
 
 def kinds(result):
     return [event.kind for event in result.events]
+
+
+def steps_of(result, kind):
+    return [event.step for event in result.events if event.kind == kind]
 
 
 def ran(observations, start, **options):
@@ -18,36 +32,47 @@ def ran(observations, start, **options):
     return bf.run(tracker, observations, tracker.init(start), **options)
 
 
-@pytest.mark.parametrize("k", CASES)
-def test_outliers_leave_no_trace(k):
-    """Bit for bit the run in which they were absent, and every one of them reported."""
+@pytest.mark.parametrize(("n", "k"), SHAPES)
+def test_outliers_leave_hardly_a_trace_and_are_counted(n, k):
+    """Noise a million times as strong counts 1e-12, so that 20 % of such move the mean by 1e-7."""
     rng = np.random.default_rng(0)
-    truth, start = bf.random_basis(12, rng=rng), bf.random_basis(12, k, rng=rng)
-    clean = list(stream(rng, signal(truth), 0.1, 300))
+    truth, start = bf.random_basis(n, rng=rng), bf.random_basis(n, k, rng=rng)
+    clean = list(stream(rng, signal(truth, spectrum(n)), 1.0, 150))
     poisoned, bad = [], []
     for t, observed in enumerate(clean):
         while t > 8 and rng.random() < 0.2:
-            bad.append(t)
-            poisoned.append(observed + symmetric_noise(rng, 12, 1e5))
+            bad.append(len(poisoned))
+            poisoned.append(observed + symmetric_noise(rng, n, 1e6))
         poisoned.append(observed)
     without, with_them = ran(clean, start), ran(poisoned, start)
-    assert np.array_equal(without.state.basis, with_them.state.basis)
-    assert np.array_equal(without.eigenvalues, with_them.eigenvalues)
-    assert without.state.steps == with_them.state.steps == 300
-    assert without.bad == ()
-    assert [entry.step for entry in with_them.bad] == bad
-    assert all("outlier" in entry.reason for entry in with_them.bad)
+    found = [entry.step for entry in with_them.bad]
+    assert set(bad) <= set(found)
+    # By chance an ordinary one may be called loud: here and in the clean run.
+    assert len(found) <= len(bad) + len(without.bad) + 3
+    assert steps_of(with_them, "outlier") == found
+    assert with_them.state.steps == len(poisoned)
+    ours, theirs = (angles(r.eigenvectors, truth[:, :k]) for r in (with_them, without))
+    assert np.linalg.norm(ours) < 1.1 * np.linalg.norm(theirs)
+    assert np.allclose(with_them.eigenvalues[:3], without.eigenvalues[:3], rtol=0.3)
 
 
-@pytest.mark.parametrize("k", CASES)
-def test_outlier_in_a_still_signal_leaves_no_trace(k):
+def test_a_loud_observation_is_reported_with_its_noise_and_what_it_counted():
     rng = np.random.default_rng(1)
-    truth, start = bf.random_basis(30, rng=rng), bf.random_basis(30, k, rng=rng)
-    clean = list(stream(rng, signal(truth), 0.0, 40))
-    poisoned = [*clean[:20], clean[20] + symmetric_noise(rng, 30, 1.0), *clean[20:]]
-    without, with_it = ran(clean, start), ran(poisoned, start)
-    assert np.array_equal(without.state.basis, with_it.state.basis)
-    assert [entry.step for entry in with_it.bad] == [20]
+    truth, tracker = bf.random_basis(12, rng=rng), EigenTracker()
+    matrix = signal(truth)
+    state = followed(stream(rng, matrix, 1.0, 60, top=0), tracker.init(truth))
+    loud = matrix + symmetric_noise(rng, 12, 100.0)
+    following, _ = tracker.step(loud, state)
+    (event,) = tracker.events(state, following)
+    loudness = float(tracker.read(following).loudness)
+    assert loudness == pytest.approx(1e4, rel=0.2)
+    assert (event.step, event.kind) == (60, "outlier")
+    assert f"{loudness:.3g} times the usual" in event.message
+    assert f"counted {1 / loudness:.2g} of an ordinary one" in event.message
+    assert tracker.events(following, following) == ()
+    quiet, _ = tracker.step(matrix, following)
+    assert "outlier" not in [event.kind for event in tracker.events(following, quiet)]
+    assert tracker.read(quiet).loudness == 1
 
 
 def test_callable_hears_of_outliers_and_raise_does_not():
@@ -57,45 +82,63 @@ def test_callable_hears_of_outliers_and_raise_does_not():
     observations[30] = observations[30] + symmetric_noise(rng, 8, 1e4)
     heard = []
     assert ran(observations, truth, on_bad=heard.append).bad == tuple(heard)
-    assert [entry.step for entry in heard] == [30]
-    assert len(ran(observations, truth, on_bad="raise").bad) == 1
+    assert 30 in [entry.step for entry in heard]
+    assert all("loud observation" in entry.reason for entry in heard)
+    assert [entry.step for entry in ran(observations, truth, on_bad="raise").bad] == [
+        entry.step for entry in heard
+    ]
 
 
-@pytest.mark.parametrize("k", CASES)
-@pytest.mark.parametrize("noise", [0.0, 0.5])
-def test_jump_is_reported_once_and_the_determinant_kept(k, noise):
-    for seed in range(4):
+def test_refused_and_loud_observations_are_in_one_list():
+    rng = np.random.default_rng(2)
+    truth = bf.random_basis(8, rng=rng)
+    observations = list(stream(rng, signal(truth), 0.1, 40))
+    observations[30] = observations[30] + symmetric_noise(rng, 8, 1e4)
+    observations[20] = np.full((8, 8), np.nan)
+    bad = [e for e in ran(observations, truth, on_bad="skip").bad if e.step in (20, 29)]
+    assert ["non-finite" in entry.reason for entry in bad] == [True, False]
+    assert bad[1].step == 29  # of those absorbed
+
+
+@pytest.mark.parametrize(("n", "k"), SHAPES)
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_jump_is_reported_once_and_the_determinant_kept(n, k, share):
+    noise = share * (0.5 if n == 12 else 8.0)
+    for seed in range(3):
         rng = np.random.default_rng(seed)
-        before, after = bf.random_basis(10, rng=rng), bf.random_basis(10, rng=rng)
-        start = bf.random_basis(10, k, rng=rng)
+        before, after = bf.random_basis(n, rng=rng), bf.random_basis(n, rng=rng)
+        start = bf.random_basis(n, k, rng=rng)
         observations = [
-            *stream(rng, signal(before), noise, 60),
-            *stream(rng, signal(after), noise, 60),
+            *stream(rng, signal(before, spectrum(n)), noise, 60),
+            *stream(rng, signal(after, spectrum(n)), noise, 60),
         ]
         result = ran(observations, start)
-        assert kinds(result).count("jump") == 1
-        error = bf.subspace_error(result.state.basis, after[:, : start.shape[-1]])
-        assert error < 0.2 * (noise > 0) + 1e-6
+        jumps = steps_of(result, "jump")
+        if noise or n == 12:  # of a block without noise every turn is news
+            assert len(jumps) == 1
+            assert 61 <= jumps[0] <= 70
+        error = angles(result.eigenvectors, after[:, : start.shape[-1]])
+        if n == 12:
+            assert np.all(error < 0.2 * (noise > 0) + 1e-6)
         if k is None:
             assert np.linalg.det(result.state.basis) * np.linalg.det(start) > 0
+        assert "forgotten" in next(e.message for e in result.events if e.kind == "jump")
 
 
-@pytest.mark.parametrize("k", CASES)
+@pytest.mark.parametrize("k", [None, 3])
 def test_a_jump_is_found_although_the_noise_began_late(k):
     """After a standstill any noise is beyond measure, which must not make the tracker deaf."""
     for seed in range(3):
         rng = np.random.default_rng(seed)
-        before, after = bf.random_basis(10, rng=rng), bf.random_basis(10, rng=rng)
+        before, after = bf.random_basis(12, rng=rng), bf.random_basis(12, rng=rng)
         observations = [
-            *stream(rng, signal(before), 0.0, 12),
-            *stream(rng, signal(before), 0.3, 60),
-            *stream(rng, signal(after), 0.3, 60),
+            *stream(rng, signal(before, spectrum(12)), 0.0, 12),
+            *stream(rng, signal(before, spectrum(12)), 0.5, 80),
+            *stream(rng, signal(after, spectrum(12)), 0.5, 40),
         ]
-        result = ran(observations, bf.random_basis(10, k, rng=rng))
-        jumps = [event.step for event in result.events if event.kind == "jump"]
-        assert jumps
-        assert 55 <= jumps[-1] <= 75
-        assert bf.basis_error(result.state.basis, after[:, :k]) < 0.1
+        result = ran(observations, bf.random_basis(12, k, rng=rng))
+        assert any(92 <= step <= 100 for step in steps_of(result, "jump"))
+        assert np.all(angles(result.eigenvectors, after[:, :k])[:3] < 0.1)
 
 
 def spiked(rng, shape, spikes):
@@ -105,80 +148,51 @@ def spiked(rng, shape, spikes):
 
 @pytest.mark.parametrize(
     ("n", "k", "deviations", "batch"),
-    [(12, 2, (5, 3), 24), (60, 3, (5, 4, 3), 10), (60, 5, (5, 3), 20), (60, 2, (2, 1.5), 50)],
+    [(12, 2, (5, 3), 24), (60, 3, (5, 4, 3), 10), (60, 5, (5, 3), 20), (100, 2, (4, 3), 50)],
 )
 def test_a_jump_of_rows_is_found_although_no_batch_is_loud(n, k, deviations, batch):
     """Also with more columns than there are signals."""
     for seed in range(3):
         rng = np.random.default_rng(seed)
         truth = [bf.random_basis(n, len(deviations), rng=rng) for _ in range(2)]
-        batches = [spiked(rng, (batch, n), truth[t >= 100] * deviations) for t in range(140)]
-        levels = rng.uniform(0, 1e3, 140)
+        batches = [spiked(rng, (batch, n), truth[t >= 100] * deviations) for t in range(150)]
+        levels = rng.uniform(0, 1e3, 150)
         observed = (bf.shifted(bf.gram(b), s) for b, s in zip(batches, levels, strict=True))
         result = ran(observed, bf.random_basis(n, k, rng=rng))
-        jumps = [event.step for event in result.events if event.kind == "jump"]
-        assert len(jumps) == 1
-        assert 100 < jumps[0] < 120
+        # A shorter memory may have been chosen on the way; a jump or that, it has forgotten.
+        assert not [step for step in steps_of(result, "jump") if step < 100]
         since = np.concatenate(batches[100:])
-        limit = np.linalg.eigh(since.T @ since)[1][:, : -len(deviations) - 1 : -1]
-        found = result.state.basis[:, result.state.order[: len(deviations)]]
+        limit = leading(since.T @ since, len(deviations))
+        found = np.ascontiguousarray(result.eigenvectors[:, : len(deviations)])
         error = bf.subspace_error(limit, truth[1])
         assert bf.subspace_error(found, truth[1]) < 1.5 * error
 
 
-@pytest.mark.parametrize("noise", [5.0, 15.0])
-def test_a_jump_of_a_basis_is_found_although_no_observation_is_loud(noise, rng):
-    tracker, members = EigenTracker(), (10,)
-    state = tracker.init(bf.random_basis(12, rng=rng, ensemble=members))
-    for part in range(2):
-        truth, total = bf.random_basis(12, rng=rng, ensemble=members), 0.0
-        for _ in range(200 if part == 0 else 40):
-            observed = signal(truth) + symmetric_noise(rng, 12, noise, members)
-            total = total + observed
-            state, _ = tracker.step(bf.shifted(observed, rng.uniform(0, 1e3)), state)
-    reading = tracker.read(state)
-    assert np.all(reading.jumps == 1)
-    assert np.all((reading.jumped_at >= 200) & (reading.jumped_at < 220))
-    limit = np.flip(np.linalg.eigh(total)[1], axis=-1)
-    error = np.mean(bf.basis_error(state.basis, truth))
-    assert error < 1.5 * np.mean(bf.basis_error(limit, truth))
-
-
-@pytest.mark.parametrize("speed", [0.0, 0.01, 0.2])
-def test_a_basis_that_turns_in_noise_brings_no_jump(speed, rng):
-    tracker, members = EigenTracker(), (20,)
-    truth = bf.random_basis(12, rng=rng)
-    skew = np.triu(rng.standard_normal((12, 12)), 1)
-    turn = expm((skew - skew.T) * (speed / np.linalg.norm(skew - skew.T)))
-    state = tracker.init(bf.random_basis(12, rng=rng, ensemble=members))
-    for _ in range(300):
-        truth = truth @ turn
-        observed = signal(truth) + symmetric_noise(rng, 12, 5.0, members)
-        state, _ = tracker.step(observed, state)
-    assert not tracker.read(state).jumps.any()
-
-
-@pytest.mark.parametrize(("n", "k", "batch"), [(12, 3, 24), (30, 3, 5), (30, 1, 10), (30, 2, 1)])
+@pytest.mark.parametrize(("n", "k", "batch"), [(12, 3, 24), (30, 3, 5), (30, 1, 10), (80, 2, 8)])
 def test_rows_alike_for_long_bring_no_jump(n, k, batch, rng):
-    """Once the columns have been found: of the first batches three may be loud and alike."""
+    """Expected false alarms of any kind: α log m for each of 20 members, of jumps far fewer."""
     tracker = EigenTracker()
-    state = tracker.init(bf.random_basis(n, k, rng=rng, ensemble=(30,)))
+    state = tracker.init(bf.random_basis(n, k, rng=rng, ensemble=(20,)))
     spikes = np.eye(n)[:, :2] * (5, 3)
-    for step in range(300):
-        before = state
-        state, _ = tracker.step(bf.gram(spiked(rng, (30, batch, n), spikes)), state)
-        jumped = any(event.kind == "jump" for event in tracker.events(before, state))
-        assert not jumped or step < 30
+    for _ in range(120):
+        state, _ = tracker.step(bf.gram(spiked(rng, (20, batch, n), spikes)), state)
+    reading = tracker.read(state)
+    assert np.sum(reading.jumps) <= 2
+    # The memory is that of all rows but for a false alarm in 20·α·log(120) = 2 of them.
+    assert np.mean(reading.memory > 0.5 * 120 * batch) >= 0.7
 
 
-def test_eigenvalues_that_shrink_by_and_by_are_no_jump(rng):
-    truth, values, leading = bf.random_basis(40, rng=rng), bulk_values(40), np.arange(40) < 4
-    shrinking = (values * np.where(leading, 1 - t / 900, 1.0) for t in range(300))
-    observations = [
-        *stream(rng, signal(truth, values), 3.0, 200),
-        *(signal(truth, now) + symmetric_noise(rng, 40, 3.0) for now in shrinking),
-    ]
-    assert "jump" not in kinds(ran(observations, bf.random_basis(40, 4, rng=rng)))
+@pytest.mark.parametrize(("n", "k"), SHAPES)
+def test_a_basis_that_turns_in_noise_brings_no_jump(n, k):
+    rng = np.random.default_rng(3)
+    truth, turn = bf.random_basis(n, rng=rng), rotation(rng, n, 0.003)
+
+    def turning(frame):
+        for _ in range(200):
+            frame = turn @ frame
+            yield signal(frame, spectrum(n)) + symmetric_noise(rng, n, 2.0 if n == 12 else 8.0)
+
+    assert "jump" not in kinds(ran(turning(truth), truth[:, :k]))
 
 
 def test_noise_that_grows_is_no_jump():
@@ -187,98 +201,102 @@ def test_noise_that_grows_is_no_jump():
     quiet, loud = stream(rng, signal(truth), 0.01, 60), stream(rng, signal(truth), 1.0, 200)
     result = ran([*quiet, *loud], truth)
     assert "jump" not in kinds(result)
-    assert 1 <= len(result.bad) <= 12
-    assert result.state.steps >= 248
+    # While less than half of the last 64 have the new noise it is loud.
+    assert 20 <= len(result.bad) <= 64
+    assert max(entry.step for entry in result.bad) < 60 + 64
+    assert result.state.steps == 260
 
 
-def test_crossing_is_reported():
+def crossing_values(n, i, j, t):
+    """Eigenvalues i and j change places while t goes from 0 to 1."""
+    values = spectrum(n)
+    values[[i, j]] += [-t * (values[i] - values[j]), t * (values[i] - values[j])]
+    return values
+
+
+@pytest.mark.parametrize(("n", "k"), SHAPES)
+@pytest.mark.parametrize("noise", [1e-6, 0.05])
+def test_crossing_is_reported_and_columns_keep_their_vectors(n, k, noise):
     rng = np.random.default_rng(5)
-    truth = bf.random_basis(8, rng=rng)
+    truth = bf.random_basis(n, rng=rng)
 
     def crossing():
-        for t in np.linspace(0, 2, 300):
-            values = np.array([9 - t, 7 + t, 6, 5, 4, 3, 2, 1])
-            yield signal(truth, values) + symmetric_noise(rng, 8, 0.05)
+        for t in np.concatenate([np.zeros(40), np.linspace(0, 1, 60), np.ones(120)]):
+            yield signal(truth, crossing_values(n, 0, 1, t)) + symmetric_noise(rng, n, noise)
 
-    result = ran(crossing(), bf.random_basis(8, rng=rng))
+    result = ran(crossing(), bf.random_basis(n, k, rng=rng))
     crossings = [event for event in result.events if event.kind == "crossing"]
-    assert crossings
-    assert all("[0, 1]" in event.message for event in crossings)
-    assert len(crossings) % 2 == 1  # there, and perhaps back and there again
-    assert set(kinds(result)) == {"crossing"}
+    late = [event for event in crossings if event.step >= 40]
+    assert len([event for event in late if "[0, 1]" in event.message]) % 2 == 1
+    assert "exchanged ranks, the order is now [1, 0, 2" in late[-1].message
+    assert "left" not in kinds(result)
+    assert np.all(np.abs(np.sum(result.state.basis * truth[:, :k], axis=0)) > 0.9)
 
 
-@pytest.mark.parametrize("steps", [40, 600])
-@pytest.mark.parametrize("noise", [0.05, 0.5])
-def test_column_that_leaves_the_top_is_reported(steps, noise):
-    """λ_3 and λ_4 cross, fast or slowly: at a slow crossing noise turns the column bit by bit."""
-    for seed in range(4):
+@pytest.mark.parametrize("n", [40, 80])
+@pytest.mark.parametrize("noise", [0.1, 1.0])
+def test_column_that_leaves_the_top_is_reported(n, noise):
+    """λ_3 and λ_4 cross: the vector of the third column is another one from then on."""
+    for seed in range(3):
         rng = np.random.default_rng(seed)
-        truth = bf.random_basis(40, rng=rng)
+        truth = bf.random_basis(n, rng=rng)
 
         def crossing(truth=truth, rng=rng):
-            for t in np.concatenate([np.zeros(40), np.linspace(0, 2, steps), np.full(100, 2)]):
-                values = np.concatenate([[10, 8, 6 - t, 4 + t], np.linspace(1, 0, 36)])
-                yield signal(truth, values) + symmetric_noise(rng, 40, noise)
+            for t in np.concatenate([np.zeros(40), np.linspace(0, 1, 40), np.ones(120)]):
+                values = np.append([24.0, 19, 14 - 6 * t, 8 + 6 * t], np.linspace(4, 0, n - 4))
+                yield signal(truth, values) + symmetric_noise(rng, n, noise)
 
-        result = ran(crossing(), bf.random_basis(40, 3, rng=rng))
-        left = [event for event in result.events if event.kind == "left"]
-        assert len(left) % 2 == 1
-        assert all("column 2" in event.message for event in left)
-        assert bf.subspace_error(result.state.basis, truth[:, [0, 1, 3]]) < 0.3
-
-
-@pytest.mark.parametrize("noise", [0.05, 0.5])
-def test_a_long_rest_does_not_hide_that_a_column_leaves_the_top(noise, rng):
-    """On vectors that stay: only the falling eigenvalue tells that the memory is too long."""
-    truth = bf.random_basis(40, rng=rng)
-    start = bf.random_basis(40, 4, rng=rng)
-    moved = np.concatenate([np.zeros(600), np.linspace(0, 2, 200), np.full(60, 2)])
-    spectra = ([14, 12, 10, 8 - t, 6 + t, 4, 2, *np.zeros(33)] for t in moved)
-    noisy = (signal(truth, np.array(s)) + symmetric_noise(rng, 40, noise) for s in spectra)
-    result = ran(noisy, start)
-    left = [event.step for event in result.events if event.kind == "left"]
-    assert len(left) % 2 == 1  # there, and perhaps back and there again
-    assert min(left) > 690
-    assert bf.subspace_error(result.state.basis, truth[:, [0, 1, 2, 4]]) < 0.1 * (1 + noise)
+        result = ran(crossing(), bf.random_basis(n, 3, rng=rng))
+        left = [event for event in result.events if event.kind == "left" and event.step > 40]
+        jumps = [step for step in steps_of(result, "jump") if step > 40]
+        assert left or jumps
+        assert all("column 2 has left the top 3" in event.message for event in left)
+        assert bf.subspace_error(result.state.basis, truth[:, [0, 1, 3]]) < 0.1
 
 
-@pytest.mark.parametrize("k", CASES)
-def test_drift_alone_reports_nothing(k):
-    """The basis turns by more than a right angle; no eigenvalue crosses another."""
+def test_a_source_outside_of_the_columns_that_overtakes_is_followed_soon():
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        truth = bf.random_basis(100, rng=rng)
+        values = np.append([30.0, 24, 18], np.linspace(3, 0, 97))
+        risen = values.copy()
+        risen[50] = 40.0
+        start = bf.random_basis(100, 3, rng=rng)
+        state = followed(stream(rng, signal(truth, values), 5.0, 300), EigenTracker().init(start))
+        count = 0
+        while bf.subspace_error(state.basis, truth[:, [0, 1, 50]]) > 0.2:
+            state = followed(stream(rng, signal(truth, risen), 5.0, 1), state)
+            count += 1
+            assert count < 40  # what an average of 0.03 takes, without a jump
+
+
+@pytest.mark.parametrize(("n", "k"), SHAPES)
+def test_drift_alone_reports_nothing_but_loud_ones_by_chance(n, k):
+    """No eigenvalue crosses another."""
     rng = np.random.default_rng(6)
-    truth = bf.random_basis(12, rng=rng)
-    skew = rng.standard_normal((12, 12))
-    turn = bf.cayley(np.eye(12), 5e-3 * (skew - skew.T) / np.linalg.norm(skew))
-    values = np.concatenate([[20, 17, 14], np.arange(9, 0, -1.0)])
+    truth, turn = bf.random_basis(n, rng=rng), rotation(rng, n, 1e-3)
+    noise = 0.3 if n == 12 else 8.0
 
-    def drifting():
-        frame = truth
-        for _ in range(800):
+    def drifting(frame):
+        for _ in range(300):
             frame = turn @ frame
-            yield signal(frame, values) + symmetric_noise(rng, 12, 0.2)
+            yield signal(frame, spectrum(n)) + symmetric_noise(rng, n, noise)
 
-    result = ran(drifting(), truth[:, :k])
-    assert result.events == ()
-    turned = np.linalg.norm(np.linalg.matrix_power(turn, 800) @ truth - truth, axis=0)
-    assert turned.max() > 2**0.5
+    result = ran(drifting(truth), truth[:, :k])
+    assert set(kinds(result)) <= {"outlier"}
+    # Stated: α of KEPT, for a scatter that is known; ten times that is too much.
+    assert len(result.events) <= 1 + 10 * 0.02 / 64 * 300
 
 
-def test_background_changes_no_event():
+@pytest.mark.parametrize(("n", "k"), SHAPES)
+def test_background_changes_no_event(n, k):
     rng = np.random.default_rng(7)
-    truth, other = bf.random_basis(20, rng=rng), bf.random_basis(20, rng=rng)
-    values = bulk_values(20)
-    plain = [
-        signal(frame, values) + symmetric_noise(rng, 20, 0.3)
-        for frame in (*[truth] * 50, other, *[truth] * 50, *[other] * 50)
-    ]
+    plain, start, _ = eventful(rng, n, k)
     levels = 10.0 ** rng.uniform(0, 9, len(plain))
-    swung = [observed + s * np.eye(20) for observed, s in zip(plain, levels, strict=True)]
-    for k in (None, 4):
-        start = bf.random_basis(20, k, rng=8)
-        ours, theirs = ran(plain, start), ran(swung, start)
-        assert [event[:2] for event in ours.events] == [event[:2] for event in theirs.events]
-        assert {"outlier", "jump"} <= set(kinds(ours))
+    swung = [observed + s * np.eye(n) for observed, s in zip(plain, levels, strict=True)]
+    ours, theirs = ran(plain, start), ran(swung, start)
+    assert [event[:2] for event in ours.events] == [event[:2] for event in theirs.events]
+    assert {"outlier", "jump"} <= set(kinds(ours))
 
 
 def test_members_of_an_ensemble_are_named():
@@ -292,44 +310,10 @@ def test_members_of_an_ensemble_are_named():
     following, _ = tracker.step(observed, state)
     (event,) = tracker.events(state, following)
     assert event.kind == "outlier"
-    assert event.message.startswith("member (1,)")
-    assert following.steps.tolist() == [21, 20, 21]
-    assert np.linalg.norm(following.basis[1] - state.basis[1]) < EPS
-
-
-def exchanging(truth, values, i, j, step, start=60, rate=0.02):
-    """Eigenvalues i and j change places by and by, on vectors that stay."""
-    values = values.copy()
-    moved = np.clip((step - start) * rate, 0, values[i] - values[j])
-    values[[i, j]] += [-moved, moved]
-    return (truth * values) @ truth.T
-
-
-@pytest.mark.parametrize("noise", [0.0, 1e-6, 1e-2])
-def test_columns_of_a_full_basis_keep_their_vectors_when_eigenvalues_cross_quietly(noise, rng):
-    truth, values = bf.random_basis(8, rng=rng), 2 * np.arange(8.0, 0, -1)
-    tracker = bf.EigenTracker()
-    state, kinds = tracker.init(bf.random_basis(8, rng=rng)), []
-    for step in range(300):
-        before, e = state, rng.standard_normal((8, 8))
-        observed = exchanging(truth, values, 1, 2, step) + noise * (e + e.T)
-        state, _ = tracker.step(0.5 * (observed + observed.T), before)
-        kinds += [event.kind for event in tracker.events(before, state)]
-    assert np.abs(np.sum(state.basis * truth, axis=0)).min() > 0.99
-    assert state.order.tolist() == [0, 2, 1, 3, 4, 5, 6, 7]
-    assert kinds.count("crossing") == 1
-    assert len(kinds) < 20
-
-
-def test_a_vector_that_is_replaced_without_any_noise_is_reported(rng):
-    for level in (0.0, 1000.0):
-        truth, values = bf.random_basis(40, rng=rng), 2 * np.arange(40.0, 0, -1)
-        tracker = bf.EigenTracker()
-        state, kinds = tracker.init(bf.random_basis(40, 4, rng=rng)), []
-        for step in range(250):
-            before, observed = state, exchanging(truth, values, 3, 4, step)
-            shifted = bf.shifted(0.5 * (observed + observed.T), level * (1 + np.sin(step)))
-            state, _ = tracker.step(shifted, before)
-            kinds += [event.kind for event in tracker.events(before, state)]
-        assert bf.subspace_error(state.basis, truth[:, [0, 1, 2, 4]]) < 1e-6
-        assert kinds.count("left") == 1
+    assert event.message.startswith("member (1,): loud")
+    assert event.step == 20
+    assert following.steps.tolist() == [21, 21, 21]
+    loudness = tracker.read(following).loudness
+    assert loudness[1] > 1e6
+    assert loudness[[0, 2]].tolist() == [1, 1]
+    assert np.linalg.norm(following.basis[1] - state.basis[1]) < 1e-4

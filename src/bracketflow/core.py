@@ -429,8 +429,8 @@ class Result:
     residuals: Array
     """r_i² = ‖R e_i‖² + Σ_{j≠i} H_ji²."""
     background: Scalar
-    """The last level s: σ² plus the mean of the tracked eigenvalues. Of a tracker the averaged level
-    outside of its columns."""
+    """The last level s: σ² plus the mean of the tracked eigenvalues. Of a tracker the averaged
+    level outside of its columns."""
     status: Any
     """A `Status`; for an ensemble an object array of them."""
     state: State
@@ -439,7 +439,7 @@ class Result:
     bad: tuple[BadObservation, ...] = ()
     """Observations that were refused or counted little, each with its step and reason."""
     events: tuple[Event, ...] = ()
-    """What the method noticed on the way: loud observations, jumps, crossings, columns that left."""
+    """What the method noticed: loud observations, jumps, crossings, columns that left."""
     missed_probability: Any = None
     """Of `decompose`: bound on the probability that one of the eigenvalues asked for was missed, a
     further copy of a repeated one, say. Random draws of the solver are what it speaks of; for an

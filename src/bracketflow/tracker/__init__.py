@@ -112,9 +112,9 @@ class EigenTracker:
         products = [product] if not ensemble else [product[i] for i in np.ndindex(ensemble)]
         weight = float(operator.weight)
         pairs, refused = [], []
-        for index, (member, image) in enumerate(zip(members, products, strict=True)):
+        for index, (member, own, image) in enumerate(zip(members, columns, products, strict=True)):
             try:
-                pairs.append(self._absorb(member, image, weight))
+                pairs.append(self._absorb(member, own, image, weight))
             except ObservationError as error:
                 refused.append((index, error))
         if refused:
@@ -122,14 +122,15 @@ class EigenTracker:
         states, probes = zip(*pairs, strict=True)
         return stack_trees(list(states), ensemble), stack_probes(list(probes), ensemble)
 
-    def _absorb(self, state: State, image: Array, weight: float) -> tuple[State, Probe]:
-        """One problem: observe, weigh, judge, absorb, turn."""
+    def _absorb(
+        self, state: State, columns: Array, image: Array, weight: float
+    ) -> tuple[State, Probe]:
+        """One problem and the image of its columns: observe, weigh, judge, absorb, turn."""
         memory, k = Memory(*state.memory), state.basis.shape[-1]
         mean, rungs, spread = memory
         if isinstance(mean, Whole):
             centred, level, probe, everything = whole.observe(image, state.basis, state.seen)
         else:
-            columns = block.multiplied_columns(mean)
             view, probe, everything = block.observe(mean, columns, image, k, state.seen)
         if rungs.observed == 0:
             rungs, kept = ladder.begin(rungs, weight), np.ones(k)

@@ -151,8 +151,11 @@ def _of_basis(image: Array, rayleigh: Array, level: Any, X: Array, k: int) -> Pr
     )
 
 
-def _sketch(rows: Array, signs: Array, buckets: int) -> np.ndarray:
-    """Rows (n, k) added up in buckets by their place, each with the sign of its `signs`."""
+def _sketch(rows: Array, signs: Array, buckets: int) -> Array:
+    """Rows (n, k) added up in buckets by their place, each with the sign of its `signs`.
+
+    Of spread rows the part of this process.
+    """
     xp, spread = namespace(rows), shards()
     signed = rows * xp.where(signs < 0, -xp.ones_like(signs), xp.ones_like(signs))
     first = 0 if spread is None else spread.own.start % buckets
@@ -164,8 +167,7 @@ def _sketch(rows: Array, signs: Array, buckets: int) -> np.ndarray:
             xp.zeros(end, dtype=rows.dtype, device=getattr(rows, "device", None)) for end in ends
         ]
         signed = xp.concat([pads[0], signed, pads[1]], axis=0)
-    summed = xp.sum(xp.reshape(signed, (-1, buckets, k)), axis=0)
-    return np.ascontiguousarray(_host(over_rows(summed)).T)
+    return xp.sum(xp.reshape(signed, (-1, buckets, k)), axis=0)
 
 
 def _host(array: Array) -> np.ndarray:
@@ -187,8 +189,9 @@ def compare(block: Block, view: View, k: int, ladder: Ladder) -> tuple[Fresh, Un
     inside = view.rayleigh - np.diag(block.values)
     along = view.rayleigh[:, :k] + view.offset * np.eye(len(inside), k)
     fresh = view.image[:, :k] - X @ _like(along, X)
-    outside = _sketch(fresh, block.reference, block.outside.shape[-1])
-    powers = _host(over_rows(column_inner(fresh, fresh)))
+    buckets = _sketch(fresh, block.reference, block.outside.shape[-1])
+    outside, powers = map(_host, over_rows(buckets, column_inner(fresh, fresh)))
+    outside = np.ascontiguousarray(outside.T)
     lower = inside[k:, :k]
     apart = np.sum(powers) + np.sum(lower**2)
     last = np.sum((outside - block.outside[0]) ** 2)
