@@ -13,6 +13,7 @@ from bracketflow.demo.contest import AVERAGE, OJA, OURS, PCA, RATES, STEPS, Cont
 from bracketflow.demo.scene import HIGHEST, IMPULSE, QUIET
 
 CLOSE = 1.0  # degrees: the sources count as found when all are this near
+FARTHEST = 1.41  # unit vectors are hardly farther apart, with the sign that fits best
 SETTLED = 5  # batches in a row that must be close before the jump counts as overcome
 NOTES = {
     OURS: "nothing to set",
@@ -131,9 +132,12 @@ def exactness(contest: Contest) -> str:
 def bar_words(contest: Contest) -> str:
     """How often the truth is inside the error bars, in a sentence."""
     distances, bars = contest.vector_errors
+    told = bars < FARTHEST
+    inside = np.mean(distances[told] < bars[told]) if told.any() else np.nan
     return (
-        f"The truth is inside the bars in {100 * np.mean(distances < bars):.0f} % of the batches: "
-        "they speak of a signal that stands still, and this one moves."
+        f"{100 * np.mean(told):.0f} % of the bars are below √2, where they say something, and the "
+        f"truth is inside {100 * inside:.0f} % of these: they speak of a signal that stands still, "
+        "and this one moves."
     )
 
 
@@ -147,7 +151,7 @@ def burst_words(bursts: Bursts) -> str:
         f"is {plain:.2f} over the last quarter. {TRACKER} reads the noise of a batch off the batch "
         "itself, in what its mean did not foresee outside of its columns, and lets it count the "
         f"less the louder it is: {ours:.3f}, {ours / known:.2f} times the error of a mean that "
-        f"is told the noise of every batch."
+        "is told the noise of every batch."
     )
 
 
