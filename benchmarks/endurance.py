@@ -65,7 +65,6 @@ def show_march(name, dtype, figures):
     if name in steps.METHODS:
         report("median error of the last 10⁴ steps / of the early ones", figures.ageing, 1.2)
         report("median error of the last 10⁴ steps", figures.late)
-        report("observations held back", figures.held, None if "Tracker" in name else 0)
 
 
 # Kills ------------------------------------------------------------------------------------------

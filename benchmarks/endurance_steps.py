@@ -65,8 +65,6 @@ class Figures:
     """Largest |H − Hᵀ| of all steps."""
     miscounted: int
     """Steps and products that the state's counters are off by."""
-    held: int
-    """Observations that made no step: a tracker's outliers."""
     growth: float
     """Bytes of resident memory gained since the warm-up."""
     early: float
@@ -125,13 +123,11 @@ def march(method, columns, dtype="float64", steps=1_000_000, warm=WARM, seed=0):
     bases = np.empty((CHUNK, N, columns), dtype)
     grams = np.empty((CHUNK, columns, columns), dtype)
     defect = crooked = 0.0
-    products, held, early, late, settled = 0, 0, [], [], 0
+    products, early, late, settled = 0, [], [], 0
     for begin in range(0, steps, CHUNK):
         t = np.arange(begin, begin + CHUNK)
         for i, observation in enumerate(scene.observations(t)):
-            before = state.steps
             state, probe = method.step(observation, state)
-            held += state.steps == before
             bases[i], grams[i] = state.basis, probe.rayleigh
             products += probe.matvecs
         gap = bases.mT.astype(float) @ bases.astype(float) - np.eye(columns)
@@ -145,8 +141,7 @@ def march(method, columns, dtype="float64", steps=1_000_000, warm=WARM, seed=0):
     return Figures(
         float(defect),
         float(crooked),
-        abs(int(state.steps) + held - steps) + abs(int(state.matvecs) - products),
-        int(held),
+        abs(int(state.steps) - steps) + abs(int(state.matvecs) - products),
         resident() - settled,
         float(median(early)),
         float(median(late)),

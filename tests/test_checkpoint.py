@@ -178,7 +178,7 @@ def test_a_file_of_another_version_names_the_migration(rng, tmp_path):
 
     def without_a_field(header):
         header["version"] = "0.0.9"
-        header["tree"]["state"]["record"][1]["memory"]["record"][1].pop("steady")
+        header["tree"]["state"]["record"][1]["memory"]["record"][1].pop("spread")
 
     def without_one_that_has_a_default(header):
         header["tree"]["state"]["record"][1].pop("order")
@@ -190,7 +190,7 @@ def test_a_file_of_another_version_names_the_migration(rng, tmp_path):
         header["tree"]["method"]["configuration"][0] = "bracketflow.tracker:OldTracker"
 
     for change, words in (
-        (without_a_field, r"Leading has other fields.*method\.init\(state\.basis\).*0\.0\.9"),
+        (without_a_field, r"Memory has other fields.*method\.init\(state\.basis\).*0\.0\.9"),
         (with_an_option_more, "EigenTracker has other fields"),
         (with_a_class_that_is_gone, "OldTracker is not part of this version"),
     ):

@@ -175,7 +175,7 @@ class Checkpoint:
         steps = int(np.max(state.steps))
         if steps % self.every == 0:
             self._save(state)
-        if (steps + 1) % self.every <= 1:  # the next call may save; an outlier makes no step
+        if (steps + 1) % self.every == 0:  # the next call will save
             self._before = _frozen(self.rng)
 
     def _save(self, state: State) -> None:

@@ -69,7 +69,8 @@ def multiplied(operator: Any, basis: Array) -> Array:
     if spread is not None:
         return spread.attempted(lambda: operator @ basis, basis)
     try:
-        return operator @ basis
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused
+            return operator @ basis
     except (ObservationError, MemoryError, ConnectionError):  # a lost peer is no observation
         raise
     except Exception as error:
