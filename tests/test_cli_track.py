@@ -374,6 +374,21 @@ def test_bad_rows_are_left_out_on_request(data, tmp_path, capsys):
 
 
 @pytest.mark.usefixtures("no_figures")
+@pytest.mark.parametrize("batch", [1, 10, 50, 256])
+def test_variances_are_those_of_the_covariance_however_rows_are_cut(tmp_path, batch):
+    """Also of single rows with heavy tails, from 443003 down to 703."""
+    rows = pytest.importorskip("sklearn.datasets").load_breast_cancer().data
+    np.save(tmp_path / "a.npy", rows)
+    settings = Settings(k=3, batch=batch, forget=0.0)
+    found = follow(str(tmp_path / "a.npy"), tmp_path / "run", settings).summary
+    values = np.linalg.eigvalsh(np.cov(rows.T, bias=True))[::-1]
+    assert found["eigenvalues"] == pytest.approx(values[:3], rel=1e-9)
+    assert found["background"] == pytest.approx(values[3:].mean(), rel=1e-9)
+    assert found["total_variance"] == pytest.approx(values.sum(), rel=1e-12)
+    assert found["counted_little"] == 0
+
+
+@pytest.mark.usefixtures("no_figures")
 def test_an_outlier_batch_counts_next_to_nothing(tmp_path, capsys):
     rng = np.random.default_rng(3)
     rows = rng.standard_normal((2000, 6)) * np.r_[4.0, np.ones(5)]
