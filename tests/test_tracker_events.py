@@ -65,7 +65,8 @@ def test_a_loud_observation_is_reported_with_its_noise_and_what_it_counted():
     following, _ = tracker.step(loud, state)
     (event,) = tracker.events(state, following)
     loudness = float(tracker.read(following).loudness)
-    assert loudness == pytest.approx(1e4, rel=0.2)
+    # Beside a quiet observation half of the distance is half of its noise.
+    assert 4e3 < loudness < 1.2e4
     assert (event.step, event.kind) == (60, "outlier")
     assert f"{loudness:.3g} times the usual" in event.message
     assert f"counted {1 / loudness:.2g} of an ordinary one" in event.message
@@ -101,9 +102,8 @@ def test_refused_and_loud_observations_are_in_one_list():
 
 
 @pytest.mark.parametrize(("n", "k"), SHAPES)
-@pytest.mark.parametrize("share", [0.0, 1.0])
-def test_jump_is_reported_once_and_the_determinant_kept(n, k, share):
-    noise = share * (0.5 if n == 12 else 8.0)
+def test_jump_is_reported_once(n, k):
+    noise = 0.5 if n == 12 else 8.0
     for seed in range(3):
         rng = np.random.default_rng(seed)
         before, after = bf.random_basis(n, rng=rng), bf.random_basis(n, rng=rng)
@@ -113,16 +113,36 @@ def test_jump_is_reported_once_and_the_determinant_kept(n, k, share):
             *stream(rng, signal(after, spectrum(n)), noise, 60),
         ]
         result = ran(observations, start)
-        jumps = steps_of(result, "jump")
-        if noise or n == 12:  # of a block without noise every turn is news
-            assert len(jumps) == 1
-            assert 61 <= jumps[0] <= 70
-        error = angles(result.eigenvectors, after[:, : start.shape[-1]])
-        if n == 12:
-            assert np.all(error < 0.2 * (noise > 0) + 1e-6)
-        if k is None:
-            assert np.linalg.det(result.state.basis) * np.linalg.det(start) > 0
-        assert "forgotten" in next(e.message for e in result.events if e.kind == "jump")
+        (jump,) = (event for event in result.events if event.kind == "jump")
+        assert 61 <= jump.step <= 70
+        assert jump.message == "the signal has jumped: what was averaged before is forgotten"
+        assert EigenTracker().read(result.state).jumped_at == jump.step
+        assert np.all(angles(result.eigenvectors, after[:, :k])[:3] < 0.2)
+
+
+def jumping(n, k, noise, seed):
+    rng = np.random.default_rng(seed)
+    before, after = bf.random_basis(n, rng=rng), bf.random_basis(n, rng=rng)
+    start = bf.random_basis(n, k, rng=rng)
+    observations = [
+        *stream(rng, signal(before, spectrum(n)), noise, 60, top=0),
+        *stream(rng, signal(after, spectrum(n)), noise, 20, top=0),
+    ]
+    return ran(observations, start), start, after
+
+
+@pytest.mark.parametrize("draw", range(4))
+def test_a_full_basis_keeps_its_determinant_over_a_jump(draw):
+    result, start, _ = jumping(12, None, 0.5, draw)
+    assert "jump" in kinds(result)
+    assert np.linalg.det(result.state.basis) * np.linalg.det(start) > 0
+
+
+@pytest.mark.parametrize(("n", "k"), [(12, None), (12, 3)])
+def test_a_jump_out_of_a_standstill_is_found(n, k):
+    result, _, after = jumping(n, k, 0.0, 0)
+    assert "jump" in kinds(result)
+    assert np.all(angles(result.eigenvectors, after[:, :k]) < 1e-6)
 
 
 @pytest.mark.parametrize("k", [None, 3])
@@ -150,9 +170,10 @@ def spiked(rng, shape, spikes):
     ("n", "k", "deviations", "batch"),
     [(12, 2, (5, 3), 24), (60, 3, (5, 4, 3), 10), (60, 5, (5, 3), 20), (100, 2, (4, 3), 50)],
 )
-def test_a_jump_of_rows_is_found_although_no_batch_is_loud(n, k, deviations, batch):
+def test_a_jump_of_rows_is_forgotten_although_no_batch_is_loud(n, k, deviations, batch):
     """Also with more columns than there are signals."""
-    for seed in range(3):
+    errors, limits = [], []
+    for seed in range(5):
         rng = np.random.default_rng(seed)
         truth = [bf.random_basis(n, len(deviations), rng=rng) for _ in range(2)]
         batches = [spiked(rng, (batch, n), truth[t >= 100] * deviations) for t in range(150)]
@@ -164,8 +185,9 @@ def test_a_jump_of_rows_is_found_although_no_batch_is_loud(n, k, deviations, bat
         since = np.concatenate(batches[100:])
         limit = leading(since.T @ since, len(deviations))
         found = np.ascontiguousarray(result.eigenvectors[:, : len(deviations)])
-        error = bf.subspace_error(limit, truth[1])
-        assert bf.subspace_error(found, truth[1]) < 1.5 * error
+        errors.append(bf.subspace_error(found, truth[1]))
+        limits.append(bf.subspace_error(limit, truth[1]))
+    assert np.linalg.norm(errors) < 1.5 * np.linalg.norm(limits)
 
 
 @pytest.mark.parametrize(("n", "k", "batch"), [(12, 3, 24), (30, 3, 5), (30, 1, 10), (80, 2, 8)])
@@ -215,7 +237,7 @@ def crossing_values(n, i, j, t):
 
 
 @pytest.mark.parametrize(("n", "k"), SHAPES)
-@pytest.mark.parametrize("noise", [1e-6, 0.05])
+@pytest.mark.parametrize("noise", [1e-6, 0.05, 1.0])
 def test_crossing_is_reported_and_columns_keep_their_vectors(n, k, noise):
     rng = np.random.default_rng(5)
     truth = bf.random_basis(n, rng=rng)
@@ -267,7 +289,7 @@ def test_a_source_outside_of_the_columns_that_overtakes_is_followed_soon():
         while bf.subspace_error(state.basis, truth[:, [0, 1, 50]]) > 0.2:
             state = followed(stream(rng, signal(truth, risen), 5.0, 1), state)
             count += 1
-            assert count < 40  # what an average of 0.03 takes, without a jump
+            assert count <= 38  # twice what an average of 0.03 takes
 
 
 @pytest.mark.parametrize(("n", "k"), SHAPES)

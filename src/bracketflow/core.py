@@ -307,7 +307,7 @@ class Probe:
         size = 2**0.5 * self.size
         if self.is_square:
             return size
-        if not self._has_all_rows:
+        if not self._has_all_rows and self.square is None:
             return size + self.outside**0.5
         # ‖Y − sX‖² − ‖H‖² spares R; that it is blurred where R is tiny does not matter here.
         square = frobenius_squared(self.centred) if self.square is None else self.square

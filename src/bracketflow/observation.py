@@ -59,8 +59,8 @@ def lyapunov(basis: Array, A: Any) -> Any:
     return observe(A, State(basis)).lyapunov
 
 
-def multiplied(operator: Any, basis: Array) -> Array:
-    """C X; whatever the operator raises is a bad observation.
+def multiplied(operator: Any, basis: Array, *, identity: bool = False) -> Array:
+    """C X, X perhaps known to be the `identity`; what the operator raises is a bad observation.
 
     Where rows are spread it is one for all processes: NaN, which `refuse_bad` finds in the sums.
     """
@@ -70,7 +70,7 @@ def multiplied(operator: Any, basis: Array) -> Array:
         return spread.attempted(lambda: operator @ basis, basis)
     try:
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused
-            return operator @ basis
+            return operator.on_identity(basis) if identity else operator @ basis
     except (ObservationError, MemoryError, ConnectionError):  # a lost peer is no observation
         raise
     except Exception as error:

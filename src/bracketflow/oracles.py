@@ -45,6 +45,8 @@ class Operator:
     """Leading axes of an operator that is a stack of matrices."""
     like: Array | None = None
     """An array of the library, dtype and device that a basis for this operator should have."""
+    array: Array | None = None
+    """C itself, (..., n, n), where it is at hand: then the product with I costs nothing."""
 
     @property
     def shape(self) -> tuple[int | None, int | None]:
@@ -54,7 +56,14 @@ class Operator:
     def derived(self, **changes: Any) -> Operator:
         """A plain operator like this one but for `changes`; its products go through this one."""
         parts = {field.name: getattr(self, field.name) for field in fields(Operator)}
-        return Operator(**{**parts, "product": self.__matmul__, **changes})
+        return Operator(**{**parts, "product": self.__matmul__, "array": None, **changes})
+
+    def on_identity(self, identity: Array) -> Array:
+        """C I, as `operator @ identity` gives it."""
+        array = self.array
+        if array is None or type(array) is not type(identity) or array.shape != identity.shape:
+            return self @ identity
+        return _conform(array, identity)
 
     def __matmul__(self, block: Array) -> Array:
         """Y = C X, checked for shape, array library and dtype."""
@@ -132,6 +141,7 @@ def as_operator(x: Any, n: int | None = None, *, static: bool = False) -> Operat
             stacks=not (sparse.issparse(x) or isinstance(x, LinearOperator)),
             ensemble=tuple(matrix.shape[:-2]),
             like=_example(matrix),
+            array=matrix if isinstance(matrix, np.ndarray) or _is_tensor(matrix) else None,
         )
     if callable(x):
         size = None if n is None else whole_number(n, "n", at_least=1)
@@ -171,6 +181,10 @@ def raising(error: Exception) -> Product:
 def _copied(block: Array) -> Array:
     """A copy for a stranger's code, which may write into it."""
     return block.copy() if isinstance(block, np.ndarray) else block.clone()
+
+
+def _is_tensor(matrix: Any) -> bool:
+    return type(matrix).__module__.partition(".")[0] == "torch" and hasattr(matrix, "detach")
 
 
 def _example(matrix: Any) -> Array | None:

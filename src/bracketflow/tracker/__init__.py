@@ -28,6 +28,10 @@ from bracketflow.tracker.members import members_of, stack_probes, stack_trees
 from bracketflow.tracker.reading import Memory, Reading, Spread, background, eigenvalues, read
 from bracketflow.tracker.whole import Whole
 
+STALE = 0.045
+"""Share of the mean that may be new before the columns of more than whole.SMALL turn: half of it is
+lost in squared error on average."""
+
 __all__ = ["EigenTracker", "Reading"]
 
 
@@ -108,7 +112,8 @@ class EigenTracker:
         operator, ensemble = as_operator(operator), tuple(state.basis.shape[:-2])
         members = members_of(state)
         columns = [_multiplied_columns(member) for member in members]
-        product = multiplied(operator, stack_trees(columns, ensemble))
+        identity = isinstance(Memory(*members[0].memory).mean, Whole)
+        product = multiplied(operator, stack_trees(columns, ensemble), identity=identity)
         products = [product] if not ensemble else [product[i] for i in np.ndindex(ensemble)]
         weight = float(operator.weight)
         pairs, refused = [], []
@@ -126,38 +131,33 @@ class EigenTracker:
         self, state: State, columns: Array, image: Array, weight: float
     ) -> tuple[State, Probe]:
         """One problem and the image of its columns: observe, weigh, judge, absorb, turn."""
-        memory, k = Memory(*state.memory), state.basis.shape[-1]
-        mean, rungs, spread = memory
-        if isinstance(mean, Whole):
-            centred, level, probe, everything = whole.observe(image, state.basis, state.seen)
-        else:
-            view, probe, everything = block.observe(mean, columns, image, k, state.seen)
+        (mean, rungs, spread), (n, k) = Memory(*state.memory), state.basis.shape
+        kind: Any = whole if isinstance(mean, Whole) else block
+        former, kept = int(rungs.chosen), np.ones(k)
+        view, probe, everything = kind.observe(mean, columns, image, state.basis, state.seen)
         if rungs.observed == 0:
-            rungs, kept = ladder.begin(rungs, weight), np.ones(k)
-            if isinstance(mean, Whole):
-                mean = whole.first(mean, centred, level, state.basis)
-            else:
-                mean = block.first(mean, view, k)
+            rungs = ladder.begin(rungs, weight)
+            mean, kept = kind.first(mean, view, state.basis)
         else:
-            if isinstance(mean, Whole):
-                fresh = whole.compare(mean, centred, level, k, rungs)
-            else:
-                fresh, unforeseen = block.compare(mean, view, k, rungs)
-            variance = ladder.variances(rungs)[rungs.chosen]
+            fresh = kind.compare(mean, view, k, former)
+            variance = float(rungs.variance[former])
             rungs = ladder.weigh(rungs, fresh.apart, fresh.apart_from_last, weight, self.forget)
-            spread = spread.after(fresh, rungs, float(variance))
-            verdict = ladder.Verdict(int(rungs.chosen), False, np.zeros(len(fresh.more), bool))
+            spread = spread.after(fresh, rungs, variance)
+            verdict = ladder.unchanged(rungs)
             if self.forget is None:
-                rungs, verdict = ladder.judge(rungs, fresh.more, fresh.size)
+                rungs, verdict = ladder.judge(rungs, fresh.more, mean.offers.size)
             rungs, gains = ladder.absorb(rungs, self.forget)
-            if isinstance(mean, Whole):
-                moved = verdict.chosen != memory.ladder.chosen
-                mean = whole.absorb(mean, centred, level, gains, verdict)
-                mean, kept = whole.renew(mean, verdict.chosen, k, forced=moved)
-            else:
-                mean, kept = block.absorb(mean, view, unforeseen, gains, verdict, k)
+            mean = kind.absorb(mean, view, gains, verdict, int(rungs.observed))
             if verdict.jumped:
                 rungs = ladder.renewed(rungs)
+            # Where the last observation says more of this one than the mean does, nothing waits.
+            due = verdict.chosen != former or fresh.more[0] > 0
+            due = due or mean.stale > (0 if n <= whole.SMALL else STALE)
+            if due:
+                mean, kept = kind.turn(mean, verdict.chosen, former, k)
+            regular = int(rungs.observed) % ladder.AGREEING == 0
+            if due or regular or verdict.copied.any():
+                mean = kind.offers(mean, k, rungs)
             spread = spread.entered(kept, state.steps)
         basis = mean.frame if isinstance(mean, Whole) else mean.columns
         basis = basis if basis.shape[-1] == k else contiguous(basis[:, :k])

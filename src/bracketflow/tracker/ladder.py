@@ -43,6 +43,7 @@ ones that happen to be alike come in every long stream."""
 
 EQUAL = np.finfo(float).eps ** 0.5
 TINY = np.finfo(float).tiny
+LOUDEST = 1 / np.finfo(float).eps ** 2
 
 
 class Ladder(NamedTuple):
@@ -57,6 +58,8 @@ class Ladder(NamedTuple):
     """Part that each has in every mean, (J, KEPT)."""
     older: np.ndarray
     """Σ share²·loudness/weight of the observations before those, (J,)."""
+    variance: np.ndarray
+    """The same of all: the variance of each mean in units of the usual noise, (J,)."""
     loud: np.ndarray
     """Loudness of each by what is known now: 1, or its noise over the usual one, (KEPT,)."""
     usual: np.ndarray
@@ -69,7 +72,7 @@ class Ladder(NamedTuple):
     captured: np.ndarray
     """Σ b since `more` was zero, (J,)."""
     scatter: np.ndarray
-    """Mean of b²/size, (J,), with `size` as of `judge`."""
+    """Mean of b²/size, (J,), with `size` as of `judge`: b² grows as it does."""
     judged: np.ndarray
     """Observations in that mean, (J,)."""
     # Where the ladder stands.
@@ -106,6 +109,11 @@ class Verdict(NamedTuple):
     """Which rungs become copies of the chosen one, (J,)."""
 
 
+def unchanged(ladder: Ladder) -> Verdict:
+    """Nothing is asked for."""
+    return Verdict(int(ladder.chosen), False, np.zeros(len(ladder.more), dtype=bool))
+
+
 def rungs(forget: float | None) -> np.ndarray:
     """Shares to forget: those of a ladder, or the last observation and one fixed share."""
     return np.array(RUNGS if forget is None else (1.0, forget))
@@ -120,6 +128,7 @@ def start(forget: float | None) -> Ladder:
         weight=np.ones(KEPT),
         shares=np.zeros((J, KEPT)),
         older=zero,
+        variance=zero,
         loud=np.ones(KEPT),
         usual=np.zeros(()),
         more=zero,
@@ -137,12 +146,12 @@ def start(forget: float | None) -> Ladder:
 
 def begin(ladder: Ladder, weight: float) -> Ladder:
     """After the first observation: it is all that every rung knows."""
-    shares = np.zeros_like(ladder.shares)
-    shares[:, -1] = 1.0
     weights = ladder.weight.copy()
     weights[-1] = weight
-    return ladder._replace(
-        shares=shares, weight=weights, observed=ladder.observed + 1, typical=ladder.typical + weight
+    return renewed(
+        ladder._replace(
+            weight=weights, observed=ladder.observed + 1, typical=ladder.typical + weight
+        )
     )
 
 
@@ -173,14 +182,9 @@ def _usual(noise: np.ndarray) -> tuple[float, float]:
         return float(np.exp(middle)), float(np.exp(middle + min(_quantile(m) * width, 700.0)))
 
 
-def variances(ladder: Ladder) -> np.ndarray:
-    """Σ share²·loudness/weight of every rung: its variance in units of the usual noise, (J,)."""
-    return np.asarray(ladder.older + ladder.shares**2 @ (ladder.loud / ladder.weight))
-
-
 def memory(ladder: Ladder) -> float:
     """Weight that the chosen mean still has against the next observation."""
-    return float(1 / variances(ladder)[ladder.chosen]) if ladder.observed else 0.0
+    return float(1 / ladder.variance[ladder.chosen]) if ladder.observed else 0.0
 
 
 def span(ladder: Ladder) -> float:
@@ -204,7 +208,7 @@ def weigh(
     if ladder.observed == 1:
         noise = 0.5 * apart
     else:
-        variance = float(variances(ladder)[ladder.chosen] * ladder.usual)
+        variance = float(ladder.variance[ladder.chosen] * ladder.usual)
         # What is subtracted is an estimate: the noise is hardly less than a quarter of ‖N‖².
         noise = min(max(apart - variance, 0.25 * apart), 0.5 * apart_from_last)
     noises = _pushed(ladder.noise, noise * weight)
@@ -214,12 +218,17 @@ def weigh(
     usual, largest = _usual(noises[max(KEPT - int(ladder.observed), 0) :])
     loud = np.ones(KEPT)
     if forget is None:
-        loud = np.where(noises > largest, noises / usual, 1.0)
+        with np.errstate(over="ignore"):  # after a standstill everything is infinitely loud
+            loud = np.where(noises > largest, np.minimum(noises / usual, LOUDEST), 1.0)
+    weights, shares = _pushed(ladder.weight, weight), np.zeros_like(ladder.shares)
+    shares[:, :-1] = ladder.shares[:, 1:]
+    older = ladder.older + ladder.shares[:, 0] ** 2 * ladder.loud[0] / ladder.weight[0]
     return ladder._replace(
         noise=noises,
-        weight=_pushed(ladder.weight, weight),
-        shares=np.concatenate([ladder.shares[:, 1:], 0 * ladder.shares[:, :1]], axis=1),
-        older=ladder.older + ladder.shares[:, 0] ** 2 * ladder.loud[0] / ladder.weight[0],
+        weight=weights,
+        shares=shares,
+        older=older,
+        variance=older + shares**2 @ (loud / weights),
         loud=loud,
         usual=np.asarray(usual),
         observed=ladder.observed + 1,
@@ -228,7 +237,9 @@ def weigh(
 
 
 def _pushed(values: np.ndarray, value: float) -> np.ndarray:
-    return np.append(values[1:], value)
+    pushed = np.empty_like(values)
+    pushed[:-1], pushed[-1] = values[1:], value
+    return pushed
 
 
 def absorb(ladder: Ladder, forget: float | None) -> tuple[Ladder, np.ndarray]:
@@ -237,13 +248,18 @@ def absorb(ladder: Ladder, forget: float | None) -> tuple[Ladder, np.ndarray]:
     The gain v/(v + loudness/weight) makes the variance of the new mean smallest; it is not below
     the share that the rung is to forget, in units of an observation of typical weight.
     """
-    before = variances(ladder)
-    fixed = 1 - (1 - rungs(forget)) ** (1 / (ladder.own * ladder.typical))
-    gains = np.maximum(before / (before + ladder.own), fixed)
+    own = ladder.own
+    fixed = 1 - (1 - rungs(forget)) ** (1 / (own * float(ladder.typical)))
+    gains = np.maximum(ladder.variance / (ladder.variance + own), fixed)
     gains[0] = 1.0
-    shares = ladder.shares * (1 - gains)[:, None]
+    kept = 1 - gains
+    shares = ladder.shares * kept[:, None]
     shares[:, -1] = gains
-    return ladder._replace(shares=shares, older=ladder.older * (1 - gains) ** 2), gains
+    return ladder._replace(
+        shares=shares,
+        older=ladder.older * kept**2,
+        variance=ladder.variance * kept**2 + own * gains**2,
+    ), gains
 
 
 def judge(ladder: Ladder, more: np.ndarray, size: np.ndarray) -> tuple[Ladder, Verdict]:
@@ -259,6 +275,7 @@ def judge(ladder: Ladder, more: np.ndarray, size: np.ndarray) -> tuple[Ladder, V
     more, size = more / ladder.own, size / ladder.own
     threshold = log(max(memory(ladder) / float(ladder.typical), 1.0) / ALPHA)
     live, limit = size > 0, threshold / AGREEING
+    rate = np.where(live, 1 / np.clip(ladder.judged + 1, 1, KEPT), 0.0)
     # Of few observations the mean of b² may be far too small.
     scatter = ladder.scatter * (1 + threshold / np.maximum(ladder.judged, 1))
     usable = live & (scatter > 0)
@@ -272,7 +289,6 @@ def judge(ladder: Ladder, more: np.ndarray, size: np.ndarray) -> tuple[Ladder, V
     settled = ladder.judged >= 2 * AGREEING
     fresh = np.where(settled, np.minimum(fresh, limit**2 * ladder.scatter), fresh)
     judged = ladder.judged + live
-    rate = np.where(live, 1 / np.clip(judged, 1, KEPT), 0.0)
     sums = [np.maximum(s + d, 0.0) for s, d in zip((ladder.more, ladder.less), steps, strict=True)]
     ladder = ladder._replace(
         more=sums[0],
@@ -315,10 +331,12 @@ def _restarted(ladder: Ladder) -> tuple[Ladder, Verdict]:
 
 
 def renewed(ladder: Ladder) -> Ladder:
-    """After a jump has been absorbed: the newest observation is all that every rung knows."""
+    """After the first observation, or a jump: the newest is all that every rung knows."""
     shares = np.zeros_like(ladder.shares)
     shares[:, -1] = 1.0
-    return ladder._replace(shares=shares, older=0 * ladder.older)
+    return ladder._replace(
+        shares=shares, older=0 * ladder.older, variance=np.full(len(shares), ladder.own)
+    )
 
 
 def _copied(ladder: Ladder, copied: np.ndarray) -> Ladder:
@@ -326,6 +344,7 @@ def _copied(ladder: Ladder, copied: np.ndarray) -> Ladder:
     return ladder._replace(
         shares=np.where(copied[:, None], ladder.shares[chosen], ladder.shares),
         older=np.where(copied, ladder.older[chosen], ladder.older),
+        variance=np.where(copied, ladder.variance[chosen], ladder.variance),
     )
 
 

@@ -14,7 +14,8 @@ from bracketflow.tracker import ladder as ladders
 from bracketflow.tracker.block import Block
 from bracketflow.tracker.ladder import Ladder
 from bracketflow.tracker.members import members_of
-from bracketflow.tracker.whole import Fresh, Whole
+from bracketflow.tracker.offers import Fresh
+from bracketflow.tracker.whole import Whole
 
 FARTHEST = 2**0.5
 """Largest distance of two unit vectors, with the sign that fits best."""
@@ -27,8 +28,7 @@ class Spread(NamedTuple):
     """How the entries of fresh observations scatter, and since when columns hold their vector."""
 
     squares: np.ndarray
-    """Mean squares of the entries of XᵀNX for one unit of weight: rows of `whole` (n, w), those of
-    `block` (q + 1, k), the last row all that lies outside of the block."""
+    """Mean squares of the entries of XᵀNX for one unit of weight, as in `Fresh`."""
     quotients: np.ndarray
     """The same of the absolute Rayleigh quotients of the k columns, (k,)."""
     came: np.ndarray
@@ -108,7 +108,11 @@ def _each(state: State, figure: Any) -> np.ndarray:
 
 def _values_of_member(state: State) -> np.ndarray:
     memory, k = Memory(*state.memory), state.basis.shape[-1]
-    return np.asarray(memory.mean.values[:k] + _level(memory))
+    mean, chosen = memory.mean, int(memory.ladder.chosen)
+    values = mean.values[:k]
+    if isinstance(mean, Block):  # to first order in what is newer than the columns
+        values = values + np.diagonal(mean.inside[chosen])[:k]
+    return np.asarray(values + _level(memory))
 
 
 def _level(memory: Memory) -> float:
@@ -129,7 +133,7 @@ def _of_member(state: State, coverage: float) -> tuple[Any, ...]:
     known = min(int(ladder.observed) - 1, 2 * ladders.KEPT)
     of_values, of_vectors = np.full(k, np.inf), np.full(k, FARTHEST)
     if known > 0:
-        variance = ladders.variances(ladder)[ladder.chosen]
+        variance = ladder.variance[ladder.chosen]
         if len(ladder.more) > 2 and ladder.chosen < len(ladder.more) - 1:
             variance = LAGGING * variance
         quantile = stdtrit(known, 0.5 + 0.5 * coverage)

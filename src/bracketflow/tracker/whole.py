@@ -1,14 +1,11 @@
-"""The mean on all n columns: every rung an n × n matrix in fixed coordinates.
+"""The mean on all n columns: matrices in fixed coordinates, and a frame by `eigh`.
 
 One product with I gives C itself. Its level s = tr C/n is taken out, so that the means
 
     M_j ← M_j + g_j (C − sI − M_j)
 
-cannot see σ². The frame X holds the eigenvectors of the chosen mean and is renewed by `eigh` when
-enough is new. What a rung captures of the fresh H = XᵀCX more than the frame is read off pair by
-pair: with P = Xᵀ(M_j − M)X and δ = λ_i − λ_a it would turn columns a and i by θ, tan 2θ = 2P/δ, and
-
-    b = Σ H_ai sin 2θ − (H_ii − H_aa) sin²θ.
+cannot see σ². They are kept as M_j = Σ_i parts_ji A_i over a few older means and the last
+observations, and summed up once in a while. The frame X holds the eigenvectors of the chosen mean.
 """
 
 from __future__ import annotations
@@ -23,31 +20,34 @@ from bracketflow.core import (
     Probe,
     column_inner,
     contiguous,
-    frobenius_squared,
-    identity_like,
     namespace,
     to_host,
     trace,
 )
 from bracketflow.observation import centre, refuse_bad
-from bracketflow.tracker import ladder as ladders
-from bracketflow.tracker.identity import arrange
-from bracketflow.tracker.ladder import Ladder
+from bracketflow.tracker import offers as offer
+from bracketflow.tracker.identity import CLOSE, arrange
+from bracketflow.tracker.ladder import Ladder, Verdict
+from bracketflow.tracker.offers import Fresh, Offers
 
-STALE = 0.045
-"""Share of the mean that may be new before a large frame is renewed: costs half of it in squared
-error on average. Up to SMALL columns it is renewed always."""
 SMALL = 64
-"""Columns up to which all n are kept for any k: the products cost as much as their overhead."""
+"""Columns up to which all n are kept for any k, and the frame follows every observation: products
+and `eigh` cost as much as their overhead."""
 WATCHED = 16
-"""Columns of a full basis on which memories are judged, of up to 2·WATCHED all."""
+"""Columns of a full basis on which memories and noise are judged, of up to 2·WATCHED all."""
+WAITING = 8
+"""Observations that are summed up together: the passes over n × n arrays fall to an eighth."""
 
 
 class Whole(NamedTuple):
     """Means on all n columns; J rungs."""
 
     means: Array
-    """The means, levels taken out, (J, n, n)."""
+    """Older means, levels taken out, (J, n, n)."""
+    recent: tuple[Array, ...]
+    """The observations since, p of them, each (n, n)."""
+    parts: np.ndarray
+    """How much of each is in every rung, (J, J + p)."""
     levels: np.ndarray
     """The averaged levels, (J,)."""
     frame: Array
@@ -55,36 +55,38 @@ class Whole(NamedTuple):
     basis, in its order."""
     values: np.ndarray
     """Eigenvalues that belong to them, (n,)."""
+    held: np.ndarray
+    """XᵀM_jX in the watched columns, (J, n, w)."""
+    quotients: np.ndarray
+    """Diagonal of XᵀM_jX, (J, n); of a full basis only where columns are watched."""
     stale: np.ndarray
     """Share of the chosen mean that is newer than the frame, ()."""
-
-
-class Fresh(NamedTuple):
-    """What one observation says, seen from the frame."""
-
-    apart: float
-    """‖N‖² of what was not foreseen, outside of the k columns (for k = n: at all)."""
-    apart_from_last: float
-    """The same beside the last observation."""
-    more: np.ndarray
-    """b of every rung, (J,)."""
-    size: np.ndarray
-    """Its scale, (J,)."""
-    squares: np.ndarray
-    """Squares of the entries of XᵀNX, in the columns that are watched, (n, w)."""
-    quotients: np.ndarray
-    """Absolute Rayleigh quotients of the k columns, less the averaged ones, (k,)."""
+    offers: Offers
+    """What the other rungs would turn."""
 
 
 def start(basis: Array, rungs: int) -> Whole:
     """Nothing seen: the frame is the basis, filled up where it has less than n columns."""
-    xp, n = namespace(basis), basis.shape[-2]
+    xp, (n, k) = namespace(basis), basis.shape[-2:]
     frame = basis
-    if basis.shape[-1] < n:
+    if k < n:
         complete = xp.linalg.qr(basis, mode="complete")[0]
-        frame = xp.concat([basis, complete[:, basis.shape[-1] :]], axis=-1)
+        frame = xp.concat([basis, complete[:, k:]], axis=-1)
     means = xp.zeros((rungs, n, n), dtype=basis.dtype, device=_device(basis))
-    return Whole(means, np.zeros(rungs), contiguous(frame), np.zeros(n), np.zeros(()))
+    p = 1 if n <= SMALL else WAITING
+    w = len(watched_columns(n, k, np.zeros(n)))
+    return Whole(
+        means,
+        (means[0],) * p,
+        np.eye(rungs, rungs + p),
+        np.zeros(rungs),
+        contiguous(frame),
+        np.zeros(n),
+        np.zeros((rungs, n, w)),
+        np.zeros((rungs, n)),
+        np.zeros(()),
+        offer.none(rungs, n, w),
+    )
 
 
 def _device(array: Array) -> Any:
@@ -115,23 +117,55 @@ class FullProbe(Probe):
         return self.__dict__[name]
 
 
-def observe(image: Array, basis: Array, seen: Any) -> tuple[Array, float, Probe, Probe]:
-    """C − sI and s from the image of I; the probe of the basis, and that of I.
+class View(NamedTuple):
+    """One observation, its level taken out."""
+
+    centred: Array
+    """C − sI, (n, n)."""
+    level: float
+    """s."""
+    entries: np.ndarray
+    """XᵀCX in the watched columns, (n, w)."""
+    quotients: np.ndarray
+    """Its diagonal, (n,), where it is known; averaged eigenvalues elsewhere."""
+
+
+def observe(
+    whole: Whole, identity: Array, image: Array, basis: Array, seen: Any
+) -> tuple[View, Probe, Probe]:
+    """The image of I; the probe of the basis, and that of I.
 
     Raises `ObservationError` where the product is not usable.
     """
-    identity, n = identity_like(image), image.shape[-1]
+    n, k = basis.shape[-2:]
     with np.errstate(over="ignore", invalid="ignore"):
         level = trace(image) / n
-        image = image - level * identity
-        centred = 0.5 * (image + image.mT)
-        everything = Probe(identity, image, level, centred, n)
-        refuse_bad(everything, image - centred, seen)
-    if basis.shape[-1] == n:
-        return centred, float(level), FullProbe(basis, centred, level), everything
+        centred = image + image.mT
+        centred *= 0.5
+        centred -= level * identity
+        skew = image - image.mT
+        skew *= 0.5
+        everything = Probe(identity, centred, level, centred, n)
+        refuse_bad(everything, skew, seen)
+    view = _view(whole, centred, float(level), k)
+    if k == n:
+        return view, FullProbe(basis, centred, level), everything
     probe, _ = centre(basis, centred @ basis)
     own = Probe(basis, probe.image, probe.background + level, probe.rayleigh, n)
-    return centred, float(level), own, everything
+    return view, own, everything
+
+
+def _view(whole: Whole, centred: Array, level: float, k: int) -> View:
+    """C − sI from the frame. Of the leading k all n columns are asked: others may have risen."""
+    X, n = whole.frame, whole.frame.shape[-1]
+    columns = watched_columns(n, k, whole.values)
+    image = centred @ (X if k < n else X[:, columns])
+    entries, quotients = _host(X.mT @ image[:, : len(columns)]), whole.values.copy()
+    if k < n:
+        quotients = _host(column_inner(X, image))
+    else:
+        quotients[columns] = entries[columns, np.arange(len(columns))]
+    return View(centred, level, entries, quotients)
 
 
 def watched_columns(n: int, k: int, values: np.ndarray) -> np.ndarray:
@@ -141,131 +175,135 @@ def watched_columns(n: int, k: int, values: np.ndarray) -> np.ndarray:
     return np.asarray(np.argsort(-values)[np.linspace(0, n - 1, WATCHED).astype(int)])
 
 
-def compare(whole: Whole, centred: Array, level: float, k: int, ladder: Ladder) -> Fresh:
+def compare(whole: Whole, view: View, k: int, chosen: int) -> Fresh:
     """The observation beside the chosen mean and the other rungs."""
-    X, chosen, n = whole.frame, int(ladder.chosen), whole.frame.shape[-1]
-    xp, columns = namespace(X), watched_columns(n, k, whole.values)
-    # Of the leading k all n columns are asked: one outside may have risen above one of them.
-    asked = X if k < n else X[:, columns]
-    images = xp.concat([whole.means @ asked, (centred @ asked)[None]], axis=0)
-    seen = _host(X.mT @ images[..., : len(columns)])
-    rayleigh, turns = seen[-1], seen[:-1] - seen[chosen]
-    entries, since_last = rayleigh - seen[chosen], rayleigh - seen[0]
-    quotients, shifts = whole.values.copy(), np.zeros((len(turns), n))
-    if k < n:
-        heights = _host(column_inner(X[None], images))
-        quotients, shifts = heights[-1], heights[:-1] - heights[chosen]
-        apart, apart_from_last = np.sum(entries[k:] ** 2), np.sum(since_last[k:] ** 2)
-    else:
-        quotients[columns] = rayleigh[columns, np.arange(len(columns))]
-        apart, apart_from_last = (
-            float(frobenius_squared(centred - whole.means[j])) for j in (chosen, 0)
-        )
-    noise = float(ladders.variances(ladder)[chosen] * ladder.usual)
-    noise = noise / ((n - k) * k if k < n else 0.5 * n * (n + 1))
-    more, size = _captured(
-        turns, shifts, rayleigh, quotients, whole.values, columns, noise, swaps=k < n
-    )
+    n = len(whole.values)
+    columns = watched_columns(n, k, whole.values)
+    unforeseen = view.entries.copy()
+    unforeseen[columns, np.arange(len(columns))] -= whole.values[columns]
+    outside = slice(k if k < n else 0, None)
     foreseen = whole.values[:k] + whole.levels[chosen]
     return Fresh(
-        float(apart),
-        float(apart_from_last),
-        more,
-        size,
-        entries**2,
-        quotients[:k] + level - foreseen,
+        float(np.sum(unforeseen[outside] ** 2)),
+        float(np.sum((view.entries - whole.held[0])[outside] ** 2)),
+        whole.offers.judge(view.entries, view.quotients),
+        unforeseen**2,
+        view.quotients[:k] + view.level - foreseen,
     )
-
-
-def _captured(
-    turns: np.ndarray,
-    shifts: np.ndarray,
-    rayleigh: np.ndarray,
-    quotients: np.ndarray,
-    values: np.ndarray,
-    columns: np.ndarray,
-    noise: float,
-    *,
-    swaps: bool,
-) -> tuple[np.ndarray, np.ndarray]:
-    """b and its scale for every rung, from the pairs (a, i), i watched.
-
-    For the leading k, a lies outside of them and may take the place of i (θ up to π/2); in a full
-    basis every pair counts, as a turn by π/4 at most. A pair that the noise of the mean does not
-    resolve has no angle to speak of, and counts δ²/(δ² + 4·noise).
-    """
-    gap = values[columns] - values[:, None]
-    sign = np.ones_like(gap) if swaps else np.where(gap < 0, -1.0, 1.0)
-    wide = sign * gap + (shifts[:, None, columns] - shifts[:, :, None] if swaps else 0.0)
-    length = np.sqrt(wide**2 + 4 * turns**2) + ladders.TINY
-    sine_squared = 0.5 * (1 - wide / length)
-    fresh = sign * (quotients[columns] - quotients[:, None])
-    known = gap**2 / (gap**2 + 4 * noise + ladders.TINY)
-    if swaps:
-        known = np.ones_like(gap)
-        known[: len(columns)] = 0.0
-    known[columns, np.arange(len(columns))] = 0.0
-    more = known * (2 * turns * rayleigh / length - fresh * sine_squared)
-    size = known * abs(gap) * 0.5 * (1 - abs(wide) / length)
-    return more.sum(axis=(1, 2)), size.sum(axis=(1, 2))
 
 
 def _host(array: Array) -> np.ndarray:
     return np.asarray(to_host(array), dtype=float)
 
 
-def absorb(
-    whole: Whole, centred: Array, level: float, gains: np.ndarray, verdict: ladders.Verdict
-) -> Whole:
-    """The means with this observation in them."""
-    levels = np.where(verdict.copied, whole.levels[verdict.chosen], whole.levels)
+def _like(small: np.ndarray, X: Array) -> Array:
+    """A small array of the host in the library, dtype and device of X."""
+    if isinstance(X, np.ndarray):
+        return small.astype(X.dtype, copy=False)
+    return namespace(X).asarray(small, dtype=X.dtype, device=X.device)
+
+
+def absorb(whole: Whole, view: View, gains: np.ndarray, verdict: Verdict, at: int) -> Whole:
+    """The means with this observation, the `at`-th, in them."""
+    J, p = len(gains), len(whole.recent)
+    source = np.where(verdict.copied, verdict.chosen, np.arange(J))
     if verdict.jumped:
         gains = np.ones_like(gains)
-    means = namespace(centred).empty_like(whole.means)
-    for j, gain in enumerate(gains):
-        former = whole.means[verdict.chosen if verdict.copied[j] else j]
-        means[j] = centred
-        if gain < 1:
-            means[j] -= former
-            means[j] *= float(gain)
-            means[j] += former
-    return whole._replace(
-        means=means,
-        levels=levels + gains * (level - levels),
+    parts, levels = whole.parts[source] * (1 - gains)[:, None], whole.levels[source]
+    held, quotients = whole.held[source], whole.quotients[source]
+    held += gains[:, None, None] * (view.entries - held)
+    quotients += gains[:, None] * (view.quotients - quotients)
+    slot = at % p
+    parts[:, J + slot] = gains
+    whole = whole._replace(
+        recent=(*whole.recent[:slot], view.centred, *whole.recent[slot + 1 :]),
+        parts=parts,
+        levels=levels + gains * (view.level - levels),
+        held=held,
+        quotients=quotients,
         stale=whole.stale + gains[verdict.chosen],
     )
+    return _summed_up(whole) if slot == p - 1 else whole
 
 
-def renew(whole: Whole, chosen: int, k: int, *, forced: bool) -> tuple[Whole, np.ndarray]:
-    """The frame of the chosen mean, if enough is new; and how far columns keep their vector, (k,).
+def _summed_up(whole: Whole) -> Whole:
+    """The same means without recent observations."""
+    J, p, xp = len(whole.parts), len(whole.recent), namespace(whole.means)
+    own, parts = np.diagonal(whole.parts), _like(whole.parts, whole.means)
+    recent = xp.reshape(xp.stack(list(whole.recent)), (p, -1))
+    means = xp.reshape(parts[:, J:] @ recent, whole.means.shape)
+    if (whole.parts[:, :J] == np.diag(own)).all():
+        for j in np.flatnonzero(own):
+            means[j] += float(own[j]) * whole.means[j]
+    else:  # some rungs are copies of another
+        means += xp.reshape(parts[:, :J] @ xp.reshape(whole.means, (J, -1)), means.shape)
+    return whole._replace(means=means, parts=np.eye(J, J + p))
+
+
+def _mean(whole: Whole, rung: int) -> Array:
+    """M_j of one rung."""
+    J = len(whole.parts)
+    terms = [(float(part), i) for i, part in enumerate(whole.parts[rung]) if part]
+    total = 0.0 * whole.means[0]
+    for part, i in terms:
+        total += part * (whole.means[i] if i < J else whole.recent[i - J])
+    return total
+
+
+def turn(whole: Whole, chosen: int, former: int, k: int) -> tuple[Whole, np.ndarray]:
+    """The frame of the chosen mean; and how far columns keep their vector, (k,).
 
     Columns keep place and sign.
     """
-    n = whole.frame.shape[-1]
-    if n > SMALL and whole.stale <= STALE and not forced:
-        return whole, np.ones(k)
-    xp = namespace(whole.means)
-    values, vectors = xp.linalg.eigh(whole.means[chosen])
+    n, xp = whole.frame.shape[-1], namespace(whole.means)
+    values, vectors = xp.linalg.eigh(_mean(whole, chosen))
     values, vectors = xp.flip(values, axis=-1), xp.flip(vectors, axis=-1)
-    overlap = _host(whole.frame[:, :k].mT @ vectors[:, :k])
+    overlap = np.diag(_host(column_inner(whole.frame, vectors)))
+    if k < n or np.min(abs(np.diagonal(overlap))) < CLOSE:
+        overlap = _host(whole.frame[:, :k].mT @ vectors[:, :k])
     order, sign, kept = arrange(overlap, n)
     vectors = vectors[:, order] * xp.asarray(sign, dtype=vectors.dtype, device=_device(vectors))
-    values = _host(values)[order]
-    return (
-        whole._replace(frame=contiguous(vectors), values=values, stale=np.zeros(())),
-        kept,
+    frame, values = contiguous(vectors), _host(values)[order]
+    return _seen_from(frame, values, whole, k), kept
+
+
+def _seen_from(frame: Array, values: np.ndarray, whole: Whole, k: int) -> Whole:
+    """The rungs seen from a new frame."""
+    xp, n, J = namespace(frame), len(values), len(whole.means)
+    columns = watched_columns(n, k, values)
+    asked = frame if k < n else frame[:, columns]
+    images = [xp.reshape(whole.means @ asked, (J, -1))]
+    images += [xp.reshape(recent @ asked, (1, -1)) for recent in whole.recent]
+    mixed = xp.reshape(_like(whole.parts, frame) @ xp.concat(images, axis=0), (J, n, -1))
+    held, quotients = _host(frame.mT @ mixed[..., : len(columns)]), np.tile(values, (J, 1))
+    if k < n:
+        quotients = _host(column_inner(frame[None], mixed))
+    return whole._replace(
+        frame=frame, values=values, held=held, quotients=quotients, stale=np.zeros(())
     )
 
 
-def first(whole: Whole, centred: Array, level: float, basis: Array) -> Whole:
+def offers(whole: Whole, k: int, ladder: Ladder) -> Whole:
+    """The offers of the rungs as they are now."""
+    n, chosen = len(whole.values), int(ladder.chosen)
+    columns = watched_columns(n, k, whole.values)
+    noise = float(ladder.variance[chosen] * ladder.usual)
+    noise = noise / ((n - k) * k if k < n else n * len(columns))
+    turns, shifts = whole.held - whole.held[chosen], whole.quotients - whole.quotients[chosen]
+    found = offer.offered(turns, shifts, whole.values, columns, noise, full=k == n)
+    return whole._replace(offers=found)
+
+
+def first(whole: Whole, view: View, basis: Array) -> tuple[Whole, np.ndarray]:
     """After the first observation: its eigenvectors, descending."""
-    xp, n, k = namespace(centred), centred.shape[-1], basis.shape[-1]
-    values, vectors = xp.linalg.eigh(centred)
+    xp, (n, k) = namespace(basis), basis.shape[-2:]
+    values, vectors = xp.linalg.eigh(view.centred)
     values, vectors = xp.flip(values, axis=-1), xp.flip(vectors, axis=-1)
     # Signs as of the start, so that no library's habits decide; a full basis keeps its det.
     along = column_inner(whole.frame, vectors)
     vectors = vectors * xp.where(along < 0, -xp.ones_like(along), xp.ones_like(along))
     if k == n and float(xp.linalg.det(vectors)) * float(xp.linalg.det(basis)) < 0:
         vectors = xp.concat([vectors[:, :-1], -vectors[:, -1:]], axis=-1)
-    means = xp.broadcast_to(centred, whole.means.shape) + 0
-    return Whole(means, whole.levels + level, contiguous(vectors), _host(values), np.zeros(()))
+    means = xp.broadcast_to(view.centred, whole.means.shape) + 0
+    whole = whole._replace(means=means, levels=whole.levels + view.level)
+    return _seen_from(contiguous(vectors), _host(values), whole, k), np.ones(k)
