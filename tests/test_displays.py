@@ -161,7 +161,7 @@ def test_track_works_in_a_terminal_without_rich_and_without_matplotlib(
 
 def test_jumps_are_told(rng, tmp_path, capsys):
     calm = rng.standard_normal((4000, 4)) * [5, 1, 1, 1]
-    turned = rng.standard_normal((4000, 4)) * [1, 1, 1, 50]
+    turned = rng.standard_normal((4000, 4)) * [1, 1, 1, 5]
     np.save(tmp_path / "a.npy", np.concatenate([calm, turned]))
     arguments = ["track", str(tmp_path / "a.npy"), "-k", "1", "--out", str(tmp_path / "out")]
     assert main([*arguments, "--batch", "100"]) == 0

@@ -104,7 +104,8 @@ class EigenTracker:
         else:
             mean = block.start(basis, rungs, rng)
             squares = np.zeros((len(mean.values) + 1, k))
-        spread = Spread(squares, np.zeros(k), np.zeros(k, dtype=np.int64))
+        none = np.zeros((), dtype=np.int64)
+        spread = Spread(squares, np.zeros(k), none, np.zeros(k, dtype=np.int64))
         return Memory(mean, ladder.start(self.forget), spread)
 
     def step(self, operator: Any, state: State) -> tuple[State, Probe]:
@@ -140,9 +141,9 @@ class EigenTracker:
             mean, kept = kind.first(mean, view, state.basis)
         else:
             fresh = kind.compare(mean, view, k, former)
-            variance = float(rungs.variance[former])
+            before = rungs
             rungs = ladder.weigh(rungs, fresh.apart, fresh.apart_from_last, weight, self.forget)
-            spread = spread.after(fresh, rungs, variance)
+            spread = spread.after(fresh, before, rungs)
             verdict = ladder.unchanged(rungs)
             if self.forget is None:
                 rungs, verdict = ladder.judge(rungs, fresh.more, mean.offers.size)

@@ -34,12 +34,12 @@ def _of_member(before: State, after: State) -> Iterator[tuple[str, str]]:
             f"loud observation: its noise is {loudness:.3g} times the usual, "
             f"it counted {1 / loudness:.2g} of an ordinary one",
         )
-    if memory.ladder.jumps > former.ladder.jumps:
+    jumped = memory.ladder.jumps > former.ladder.jumps
+    if jumped:
         yield "jump", "the signal has jumped: what was averaged before is forgotten"
-        return
     left = np.flatnonzero(memory.spread.came > former.spread.came)
     order, k = np.asarray(after.order), len(memory.spread.came)
-    for column in left:
+    for column in () if jumped else left:
         yield "left", f"the vector in column {column} has left the top {k}, another took its place"
     exchanged = np.zeros(k, bool) if before.order is None else order != np.asarray(before.order)
     if exchanged.any() and not len(left):

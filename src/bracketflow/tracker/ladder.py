@@ -71,8 +71,10 @@ class Ladder(NamedTuple):
     """Page's sum for "captures less", (J,)."""
     captured: np.ndarray
     """Σ b since `more` was zero, (J,)."""
+    centre: np.ndarray
+    """Mean of y = b/√size, (J,), with `size` as of `judge`: b² grows as it does."""
     scatter: np.ndarray
-    """Mean of b²/size, (J,), with `size` as of `judge`: b² grows as it does."""
+    """Mean of y², (J,)."""
     judged: np.ndarray
     """Observations in that mean, (J,)."""
     # Where the ladder stands.
@@ -134,6 +136,7 @@ def start(forget: float | None) -> Ladder:
         more=zero,
         less=zero,
         captured=zero,
+        centre=zero,
         scatter=zero,
         judged=zero,
         chosen=whole + J - 1,
@@ -276,25 +279,27 @@ def judge(ladder: Ladder, more: np.ndarray, size: np.ndarray) -> tuple[Ladder, V
     threshold = log(max(memory(ladder) / float(ladder.typical), 1.0) / ALPHA)
     live, limit = size > 0, threshold / AGREEING
     rate = np.where(live, 1 / np.clip(ladder.judged + 1, 1, KEPT), 0.0)
-    # Of few observations the mean of b² may be far too small.
-    scatter = ladder.scatter * (1 + threshold / np.maximum(ladder.judged, 1))
+    # Var b, and of few observations nearly E b²: their scatter may be far too small.
+    few = threshold / np.maximum(ladder.judged, 1)
+    scatter = ladder.scatter * (1 + few) - ladder.centre**2
     usable = live & (scatter > 0)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         steps = [
             np.where(usable, np.clip((b - 0.5 * size) / scatter, -limit, limit), 0.0)
             for b in (more, -more)
         ]
-        fresh = np.where(live, more**2 / size, 0.0)
+        fresh = np.where(live, more / size**0.5, 0.0)
     # One observation cannot raise the scatter by more than the test would count it for.
-    settled = ladder.judged >= 2 * AGREEING
-    fresh = np.where(settled, np.minimum(fresh, limit**2 * ladder.scatter), fresh)
+    most = np.where(ladder.judged >= 2 * AGREEING, limit * ladder.scatter**0.5, inf)
+    fresh = np.clip(fresh, -most, most)
     judged = ladder.judged + live
     sums = [np.maximum(s + d, 0.0) for s, d in zip((ladder.more, ladder.less), steps, strict=True)]
     ladder = ladder._replace(
         more=sums[0],
         less=sums[1],
         captured=np.where(sums[0] > 0, ladder.captured + more, 0.0),
-        scatter=ladder.scatter + rate * (fresh - ladder.scatter),
+        centre=ladder.centre + rate * (fresh - ladder.centre),
+        scatter=ladder.scatter + rate * (fresh**2 - ladder.scatter),
         judged=judged,
     )
     return _decide(ladder, threshold)

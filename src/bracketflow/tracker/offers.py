@@ -59,7 +59,9 @@ class Offers(NamedTuple):
 
 def none(rungs: int, q: int, w: int, m: int = 0) -> Offers:
     """Of rungs that are all the same."""
-    return Offers(*map(np.zeros, ((rungs, q, w), (rungs, q), (rungs, w, m), rungs)))
+    return Offers(
+        np.zeros((rungs, q, w)), np.zeros((rungs, q)), np.zeros((rungs, w, m)), np.zeros(rungs)
+    )
 
 
 def offered(
@@ -87,13 +89,20 @@ def offered(
         sign, known = np.ones_like(gap), np.ones_like(gap)
         known[: len(columns)] = 0.0
         wide = gap + shifts[:, None, columns] - shifts[:, :, None]
-    length = np.sqrt(wide**2 + 4 * turns**2) + TINY
-    falls = known * sign * (0.5 * (1 - wide / length))  # sin²θ
+    length, sine_squared, least = _angle(wide, turns**2)
+    falls = known * sign * sine_squared
     drops = -falls.sum(axis=2)
     drops[:, columns] += falls.sum(axis=1)
-    size = (known * abs(gap) * (0.5 * (1 - abs(wide) / length))).sum(axis=(1, 2))
+    size = (known * abs(gap) * least).sum(axis=(1, 2))
     empty = np.zeros((len(turns), len(columns), 0))
     return Offers(known * (2 * turns / length), drops, empty, size)
+
+
+def _angle(gap: np.ndarray, squares: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """√(δ² + 4P²), sin²θ, and the smaller of sin²θ and cos²θ; exact also where P is tiny."""
+    length = np.sqrt(gap**2 + 4 * squares) + TINY
+    least = 2 * squares / length / (length + abs(gap))
+    return length, np.where(gap < 0, 1 - least, least), least
 
 
 def with_outside(
@@ -106,11 +115,10 @@ def with_outside(
     """
     known = values**2 / (values**2 + 4 * noise + TINY)
     heights, squares = values + shifts, np.einsum("jkm,jkm->jk", outside, outside)
-    length = np.sqrt(heights**2 + 4 * squares) + TINY
-    falls = known * (0.5 * (1 - heights / length))
+    length, sine_squared, least = _angle(heights, squares)
     drops = offers.drops.copy()
-    drops[:, : len(values)] += falls
-    size = (known * abs(values) * (0.5 * (1 - abs(heights) / length))).sum(axis=1)
+    drops[:, : len(values)] += known * sine_squared
+    size = (known * abs(values) * least).sum(axis=1)
     return offers._replace(
         outside=(2 * known / length)[:, :, None] * outside, drops=drops, size=offers.size + size
     )

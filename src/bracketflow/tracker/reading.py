@@ -31,19 +31,27 @@ class Spread(NamedTuple):
     """Mean squares of the entries of XᵀNX for one unit of weight, as in `Fresh`."""
     quotients: np.ndarray
     """The same of the absolute Rayleigh quotients of the k columns, (k,)."""
+    observed: np.ndarray
+    """Observations in these means, ()."""
     came: np.ndarray
     """Step at which the vector in each column came in, (k,)."""
 
-    def after(self, fresh: Fresh, ladder: Ladder, variance: float) -> Spread:
-        """With one more observation, at the `variance` that the mean had before it.
+    def after(self, fresh: Fresh, before: Ladder, ladder: Ladder) -> Spread:
+        """With one more observation; the mean that it was compared with is that of `before`.
 
         Noise and mean together scatter by loudness/weight + variance, in units of the usual noise.
+        Where an observation turns out to have been so loud that it outweighs all others here, the
+        means start anew.
         """
-        unit = ladder.own + variance
-        rate = 1 / max(ladders.span(ladder) - 1, 1.0)
+        span = ladders.span(ladder)
+        late = np.where(before.loud[1:] == 1, ladder.loud[:-1], 1.0)
+        count = 1 if np.max(late) > span else int(self.observed) + 1
+        unit = ladder.own + float(before.variance[before.chosen])
+        rate = 1 / min(count, max(span - 1, 1.0))
         return self._replace(
             squares=self.squares + rate * (fresh.squares / unit - self.squares),
             quotients=self.quotients + rate * (fresh.quotients**2 / unit - self.quotients),
+            observed=self.observed * 0 + count,
         )
 
     def entered(self, kept: np.ndarray, steps: Any) -> Spread:
@@ -130,7 +138,7 @@ def _of_member(state: State, coverage: float) -> tuple[Any, ...]:
     mean, ladder, spread = Memory(*state.memory)
     k = state.basis.shape[-1]
     values = _values_of_member(state)
-    known = min(int(ladder.observed) - 1, 2 * ladders.KEPT)
+    known = min(int(spread.observed), 2 * ladders.KEPT)
     of_values, of_vectors = np.full(k, np.inf), np.full(k, FARTHEST)
     if known > 0:
         variance = ladder.variance[ladder.chosen]
