@@ -152,7 +152,7 @@ class EigenTracker:
             if verdict.jumped:
                 rungs = ladder.renewed(rungs)
             # Where the last observation says more of this one than the mean does, nothing waits.
-            due = verdict.chosen != former or fresh.more[0] > 0
+            due = verdict.chosen != former or fresh.foretold or fresh.more[0] > 0
             due = due or mean.stale > (0 if n <= whole.SMALL else STALE)
             if due:
                 mean, kept = kind.turn(mean, verdict.chosen, former, k)
@@ -192,13 +192,13 @@ class EigenTracker:
 
 
 def _multiplied_columns(state: State) -> Array:
-    """What an observation is multiplied with: I, or the block and its reference."""
+    """What an observation is multiplied with: I, or the block."""
     mean = Memory(*state.memory).mean
     if isinstance(mean, Whole):
         n = state.basis.shape[-2]
         xp = namespace(state.basis)
         return xp.eye(n, dtype=state.basis.dtype, device=getattr(state.basis, "device", None))
-    return block.multiplied_columns(mean)
+    return mean.columns
 
 
 def _naming_members(

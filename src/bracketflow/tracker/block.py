@@ -1,12 +1,13 @@
 """The mean on q < n columns: M = level·I + X diag(λ) Xᵀ, λ above the level.
 
-One product with [X, z], z a fixed random column, gives with r = z − XXᵀz
+The last column is a reference, what lies outside of the others of a fixed random z; λ is 0 there.
+One product with X gives
 
-    level = <r, Cr>/<r, r>            what lies outside the columns; never chosen by the mean
+    level = <r, Cr>/<r, r>            of the reference r, which the mean has not chosen
     N = (C − level)X − X diag(λ)      what the mean did not foresee
     Z = X diag(λ) + g N − μX          the mean times X, above its lowest Ritz value μ
 
-and X follows to the left singular vectors of Z, λ to its singular values: to first order
+and X follows to the leading left singular vectors of Z, λ to its singular values: to first order
 X + g R (Λ − μ)⁻¹, so that the first k are the best Ritz vectors of the block. A shift changes none
 of these. Observations are gathered in Z until enough is new for X to turn. The rungs are kept as
 differences D_j from the mean at the last turn, of which are known the block XᵀD_jX and, outside of
@@ -53,9 +54,11 @@ class Block(NamedTuple):
     """A mean on q columns, and how the rungs differ from it; J rungs."""
 
     columns: Array
-    """X, (n, q), orthonormal; the first k are the basis."""
-    reference: Array
-    """z, (n, 1)."""
+    """X, (n, q), orthonormal; the first k are the basis, the last is the reference."""
+    random: Array
+    """z, (n, 1), of unit length."""
+    along: np.ndarray
+    """Xᵀz, (q,): z lies in the span of X."""
     sketch: np.ndarray
     """Sketch of X, (q, m)."""
     values: np.ndarray
@@ -64,9 +67,7 @@ class Block(NamedTuple):
     """Averaged levels, (J,)."""
     # What is newer than X.
     image: Array
-    """Σ share_s (C_s − level_s)X of the chosen mean, (n, q), at the levels s of z."""
-    offset: np.ndarray
-    """Σ share_s of the level outside of the columns above that of z, ()."""
+    """Σ share_s (C_s − level_s)X of the chosen mean, (n, q)."""
     stale: np.ndarray
     """Share of the chosen mean that is newer, ()."""
     inside: np.ndarray
@@ -81,11 +82,9 @@ class View(NamedTuple):
     """One product."""
 
     image: Array
-    """(C − s)X at the level s of the reference, (n, q)."""
-    offset: float
-    """Level outside of the columns, above s."""
+    """(C − level)X, (n, q)."""
     level: float
-    """That level: s + offset."""
+    """Quotient of the reference."""
     inside: np.ndarray
     """XᵀNX, (q, q)."""
     outside: np.ndarray
@@ -95,19 +94,19 @@ class View(NamedTuple):
 def start(basis: Array, rungs: int, rng: Any) -> Block:
     """Nothing seen: columns beyond k and the reference are random."""
     xp, n, k = namespace(basis), row_count(basis), basis.shape[-1]
-    q, m = WIDTH * k, min(n, BUCKETS)
-    drawn = random_columns(n, q - k + 1, rng=0 if rng is None else rng, like=basis)
-    columns = orthonormal_columns(xp.concat([basis, drawn[:, :-1]], axis=-1))
+    q, m = WIDTH * k + 1, min(n, BUCKETS)
+    drawn = random_columns(n, q - k, rng=0 if rng is None else rng, like=basis)
+    columns = orthonormal_columns(xp.concat([basis, drawn], axis=-1))
     columns = contiguous(xp.concat([basis, columns[:, k:]], axis=-1))
-    reference = drawn[:, -1:] / float(over_rows(xp.sum(drawn[:, -1:] ** 2))) ** 0.5
+    random = drawn[:, -1:] / float(over_rows(xp.sum(drawn[:, -1:] ** 2))) ** 0.5
     return Block(
         columns=columns,
-        reference=contiguous(reference),
-        sketch=_host(over_rows(_sketch(columns, reference, m))),
+        random=contiguous(random),
+        along=_host(over_rows(contracted(columns, random)))[:, 0],
+        sketch=_host(over_rows(_sketch(columns, random, m))),
         values=np.zeros(q),
         levels=np.zeros(rungs),
         image=xp.zeros_like(columns),
-        offset=np.zeros(()),
         stale=np.zeros(()),
         inside=np.zeros((rungs, q, q)),
         outside=np.zeros((rungs, k, m)),
@@ -115,47 +114,35 @@ def start(basis: Array, rungs: int, rng: Any) -> Block:
     )
 
 
-def multiplied_columns(block: Block) -> Array:
-    """[X, z]."""
-    return namespace(block.columns).concat([block.columns, block.reference], axis=-1)
-
-
 def observe(
     block: Block, columns: Array, product: Array, basis: Array, seen: Any
 ) -> tuple[View, Probe, Probe]:
-    """The product with [X, z]; the probe of the basis, and that of all columns.
+    """The product with X; the probe of the basis, and that of all columns.
 
-    Everything is centred at the quotient s of z first. Raises `ObservationError` where the product
-    is not usable.
+    Raises `ObservationError` where the product is not usable.
     """
-    xp, q, k = namespace(columns), columns.shape[-1] - 1, basis.shape[-1]
-    z = columns[:, -1:]
+    xp, (q, m), k = namespace(columns), block.sketch.shape, basis.shape[-1]
+    reference = columns[:, -1:]
     with np.errstate(over="ignore", invalid="ignore"):
-        along, square = over_rows(xp.sum(z * product[:, -1:]), xp.sum(z * z))
-        level = along / square
-        centred = -level * columns
-        centred += product
-        image = centred[:, :q]
-        compressed, own, size, sketched = over_rows(
-            contracted(columns, centred),
-            contracted(columns, z),
-            frobenius_squared(centred) - xp.sum(centred[:, q:] ** 2),
-            _sketch(image[:, :k], block.reference, block.sketch.shape[-1]),
+        along, square = over_rows(
+            xp.sum(reference * product[:, -1:]), xp.sum(reference * reference)
         )
-        symmetric = 0.5 * (compressed + compressed.mT)
-        rayleigh = symmetric[:q, :q]
-        everything = Probe(columns[:, :q], image, level, rayleigh, q + 1, square=size)
-        refuse_bad(everything, compressed - symmetric, seen)
-    # <r, Cr>/<r, r> with r = z − Xa, a = Xᵀz
-    inward = own[:q, 0]
-    turned = rayleigh @ inward - 2 * symmetric[:q, q]
-    offset = float((symmetric[q, q] + inward @ turned) / (square - inward @ inward))
+        level = along / square
+        image = -level * columns
+        image += product
+        compressed, size, sketched = over_rows(
+            contracted(columns, image),
+            frobenius_squared(image),
+            _sketch(image[:, :k], block.random, m),
+        )
+        rayleigh = 0.5 * (compressed + compressed.mT)
+        everything = Probe(columns, image, level, rayleigh, q, square=size)
+        refuse_bad(everything, compressed - rayleigh, seen)
     inside = _host(rayleigh)
     view = View(
         image,
-        offset,
-        float(level + offset),
-        inside - np.diag(block.values + offset),
+        float(level),
+        inside - np.diag(block.values),
         _host(sketched) - inside[:k] @ block.sketch,
     )
     return view, _of_basis(image, rayleigh, level, basis), everything
@@ -163,7 +150,7 @@ def observe(
 
 def _of_basis(image: Array, rayleigh: Array, level: Any, basis: Array) -> Probe:
     """The probe of the first k columns."""
-    k, matvecs = basis.shape[-1], image.shape[-1] + 1
+    k, matvecs = basis.shape[-1], image.shape[-1]
     inside, image = rayleigh[:k, :k], image[:, :k]
     own, gram = trace(inside) / k, None
     if shards() is not None:
@@ -202,12 +189,12 @@ def compare(block: Block, view: View, k: int, chosen: int) -> Fresh:
     entries[np.arange(k), np.arange(k)] += block.values[:k]
     quotients = block.values + np.diagonal(view.inside)
     powers = np.einsum("km,km->k", view.outside, view.outside)
-    lower, last = view.inside[k:, :k], view.outside - block.outside[0]
-    apart = np.sum(powers) + np.sum(lower**2)
-    from_last = np.vdot(last, last) + np.sum((lower - block.inside[0, k:, :k]) ** 2)
+    outside, powers_last = np.sum(powers), np.sum((view.outside - block.outside[0]) ** 2)
+    since_last = view.inside - block.inside[0]
     return Fresh(
-        float(apart),
-        float(from_last),
+        float(outside + np.sum(view.inside[k:, :k] ** 2)),
+        float(powers_last + np.sum(since_last[k:, :k] ** 2)),
+        bool(powers_last + np.sum(since_last**2) < outside + np.sum(view.inside**2)),
         block.offers.judge(entries, quotients, view.outside),
         np.concatenate([view.inside[:, :k] ** 2, powers[None]]),
         quotients[:k] + view.level - block.values[:k] - block.levels[chosen],
@@ -253,7 +240,6 @@ def absorb(block: Block, view: View, gains: np.ndarray, verdict: Verdict, at: in
         image += (1 - gain) * block.image
     return block._replace(
         image=image,
-        offset=(1 - gain) * block.offset + gain * view.offset,
         stale=gain + (1 - gain) * block.stale,
         inside=inside,
         outside=outside,
@@ -276,7 +262,7 @@ def turn(block: Block, chosen: int, former: int, k: int) -> tuple[Block, np.ndar
         block = block._replace(values=np.diagonal(rayleigh).copy())
         return _turned(block, chosen, np.eye(q), X, block.sketch, k), np.ones(k)
     if chosen == former:
-        Z = X * _like((1 - block.stale) * block.values - (block.offset + lowest), X)
+        Z = X * _like((1 - block.stale) * block.values - lowest, X)
     else:
         gathered = _host(over_rows(contracted(X, block.image)))
         Z = X @ _like(rayleigh - lowest * np.eye(q) - gathered, X)
@@ -284,13 +270,15 @@ def turn(block: Block, chosen: int, former: int, k: int) -> tuple[Block, np.ndar
     squares, vectors = np.linalg.eigh(_host(over_rows(contracted(Z, Z))))
     squares, vectors = squares[::-1], vectors[:, ::-1]
     lengths = np.sqrt(np.maximum(squares, squares[0] * q * epsilon(X)))
-    coefficients = vectors / lengths
+    coefficients = (vectors / lengths)[:, :-1]
     overlap = (rayleigh - lowest * np.eye(q)) @ coefficients
     known = overlap[:k, :k] if settled else np.diag(np.diagonal(overlap)[:k])
-    order, sign, kept = arrange(known, q, settled=settled)
+    order, sign, kept = arrange(known, q - 1, settled=settled)
     coefficients, overlap = coefficients[:, order] * sign, overlap[:, order] * sign
-    columns, sketch = _polished(Z @ _like(coefficients, X), block, k)
-    block = block._replace(values=lengths[order] + lowest)
+    columns, sketch, along = _polished(Z @ _like(coefficients, X), block)
+    reference = (block.along - overlap @ along[:-1]) / along[-1]
+    overlap = np.concatenate([overlap, reference[:, None]], axis=1)
+    block = block._replace(values=np.append(lengths[order] + lowest, 0.0), along=along)
     return _turned(block, chosen, overlap, columns, sketch, k), kept
 
 
@@ -310,27 +298,33 @@ def _turned(
     return block._replace(
         columns=contiguous(columns),
         sketch=sketch,
-        offset=0 * block.offset,
         stale=0 * block.stale,
         inside=inside,
         outside=leading.T @ outside - along.mT @ sketch[:k],
     )
 
 
-def _polished(columns: Array, block: Block, k: int) -> tuple[Array, np.ndarray]:
-    """A step of Newton and Schulz towards XᵀX = I, QR where it is too far; and the sketch."""
-    m = block.sketch.shape[-1]
-    gram, sketch = over_rows(contracted(columns, columns), _sketch(columns, block.reference, m))
-    sketch, defect = _host(sketch), _host(gram) - np.eye(gram.shape[-1])
+def _polished(columns: Array, block: Block) -> tuple[Array, np.ndarray, np.ndarray]:
+    """New columns made orthonormal, and the reference behind them; their sketch, and Xᵀz.
+
+    A step of Newton and Schulz towards XᵀX = I, QR where it is too far for that.
+    """
+    xp, (q, m), z = namespace(columns), block.sketch.shape, block.random
+    gram, product, sketched = over_rows(
+        contracted(columns, columns), contracted(columns, z), _sketch(columns, z, m)
+    )
+    sketch, along = _host(sketched), _host(product)[:, 0]
+    defect = _host(gram) - np.eye(q - 1)
     size = float(np.linalg.norm(defect))
     if not size < 0.1:
         columns = orthonormal_columns(columns)
-        return columns, _host(over_rows(_sketch(columns, block.reference, m)))
+        sketch = _host(over_rows(_sketch(columns, z, m)))
+        along = _host(over_rows(contracted(columns, z)))[:, 0]
     # What a step leaves is ¾·size²: nothing is to be gained below the rounding of the sums.
-    if size < len(defect) * epsilon(columns):
-        return columns, sketch
-    step = np.eye(len(defect)) - 0.5 * defect
-    if size > epsilon(columns) ** 0.5:
-        return columns @ _like(step, columns), step.T @ sketch
-    columns[:, :k] = columns @ _like(step[:, :k], columns)  # further ones need not be that exact
-    return columns, sketch
+    elif size > q * epsilon(columns):
+        step = np.eye(q - 1) - 0.5 * defect
+        columns, sketch, along = columns @ _like(step, columns), step.T @ sketch, step.T @ along
+    length = float(max(1 - along @ along, epsilon(columns))) ** 0.5
+    reference = (z - columns @ _like(along[:, None], columns)) / length
+    sketch = np.vstack([sketch, (block.along @ block.sketch - along @ sketch) / length])
+    return xp.concat([columns, reference], axis=-1), sketch, np.append(along, length)

@@ -277,7 +277,10 @@ def judge(ladder: Ladder, more: np.ndarray, size: np.ndarray) -> tuple[Ladder, V
     """
     more, size = more / ladder.own, size / ladder.own
     threshold = log(max(memory(ladder) / float(ladder.typical), 1.0) / ALPHA)
+    # Young rungs are the same mean but for rounding, which must not decide.
+    own = ladder.variance[ladder.chosen]
     live, limit = size > 0, threshold / AGREEING
+    live &= abs(ladder.variance - own) > EQUAL * own
     rate = np.where(live, 1 / np.clip(ladder.judged + 1, 1, KEPT), 0.0)
     # Var b, and of few observations nearly E b²: their scatter may be far too small.
     few = threshold / np.maximum(ladder.judged, 1)
@@ -312,7 +315,8 @@ def _decide(ladder: Ladder, threshold: float) -> tuple[Ladder, Verdict]:
     if np.any(others & (ladder.more > threshold)):
         captured = np.where(others & (ladder.more > 0), ladder.captured, -inf)
         # Young rungs are equal but for rounding, which must not decide: the longest of them.
-        chosen = int(np.flatnonzero(captured >= (1 - EQUAL) * np.max(captured))[-1])
+        most = np.max(captured)
+        chosen = int(np.flatnonzero(captured >= most - EQUAL * abs(most))[-1])
     copied = (ladder.less > threshold) & (places > chosen) & others
     jumped = chosen == 0
     if jumped:

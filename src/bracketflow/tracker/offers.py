@@ -25,6 +25,8 @@ class Fresh(NamedTuple):
     """‖N‖² in the judged columns, outside of the k leading ones (of a full basis: in all rows)."""
     apart_from_last: float
     """The same beside the last observation."""
+    foretold: bool
+    """Whether all of it lies nearer to the last observation than to the mean."""
     more: np.ndarray
     """b of every rung, (J,)."""
     squares: np.ndarray
@@ -89,7 +91,7 @@ def offered(
         sign, known = np.ones_like(gap), np.ones_like(gap)
         known[: len(columns)] = 0.0
         wide = gap + shifts[:, None, columns] - shifts[:, :, None]
-    length, sine_squared, least = _angle(wide, turns**2)
+    length, sine_squared, least = _angle(wide, turns)
     falls = known * sign * sine_squared
     drops = -falls.sum(axis=2)
     drops[:, columns] += falls.sum(axis=1)
@@ -98,10 +100,10 @@ def offered(
     return Offers(known * (2 * turns / length), drops, empty, size)
 
 
-def _angle(gap: np.ndarray, squares: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _angle(gap: np.ndarray, turns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """√(δ² + 4P²), sin²θ, and the smaller of sin²θ and cos²θ; exact also where P is tiny."""
-    length = np.sqrt(gap**2 + 4 * squares) + TINY
-    least = 2 * squares / length / (length + abs(gap))
+    length = np.hypot(gap, 2 * turns) + TINY
+    least = 2 * (turns / length) * (turns / (length + abs(gap)))
     return length, np.where(gap < 0, 1 - least, least), least
 
 
@@ -114,8 +116,8 @@ def with_outside(
     j would turn it by θ, tan 2θ = 2‖O_i‖/h, with h = λ_i + `shifts`, its own height of column i.
     """
     known = values**2 / (values**2 + 4 * noise + TINY)
-    heights, squares = values + shifts, np.einsum("jkm,jkm->jk", outside, outside)
-    length, sine_squared, least = _angle(heights, squares)
+    norms = np.einsum("jkm,jkm->jk", outside, outside) ** 0.5
+    length, sine_squared, least = _angle(values + shifts, norms)
     drops = offers.drops.copy()
     drops[:, : len(values)] += known * sine_squared
     size = (known * abs(values) * least).sum(axis=1)

@@ -124,7 +124,8 @@ def _values_of_member(state: State) -> np.ndarray:
 
 
 def _level(memory: Memory) -> float:
-    return float(memory.mean.levels[memory.ladder.chosen])
+    mean = memory.mean
+    return float(mean.level if isinstance(mean, Whole) else mean.levels[memory.ladder.chosen])
 
 
 def _background_of_member(state: State) -> float:

@@ -54,7 +54,9 @@ class Whole(NamedTuple):
     """X, eigenvectors of the chosen mean when it was last renewed, (n, n); first those of the
     basis, in its order."""
     values: np.ndarray
-    """Eigenvalues that belong to them, (n,)."""
+    """Eigenvalues that belong to them, (n,), above"""
+    level: np.ndarray
+    """the level averaged until then, ()."""
     held: np.ndarray
     """XᵀM_jX in the watched columns, (J, n, w)."""
     quotients: np.ndarray
@@ -82,6 +84,7 @@ def start(basis: Array, rungs: int) -> Whole:
         np.zeros(rungs),
         contiguous(frame),
         np.zeros(n),
+        np.zeros(()),
         np.zeros((rungs, n, w)),
         np.zeros((rungs, n)),
         np.zeros(()),
@@ -182,13 +185,14 @@ def compare(whole: Whole, view: View, k: int, chosen: int) -> Fresh:
     unforeseen = view.entries.copy()
     unforeseen[columns, np.arange(len(columns))] -= whole.values[columns]
     outside = slice(k if k < n else 0, None)
-    foreseen = whole.values[:k] + whole.levels[chosen]
+    from_last = view.entries - whole.held[0]
     return Fresh(
         float(np.sum(unforeseen[outside] ** 2)),
-        float(np.sum((view.entries - whole.held[0])[outside] ** 2)),
+        float(np.sum(from_last[outside] ** 2)),
+        bool(np.sum(from_last**2) < np.sum(unforeseen**2)),
         whole.offers.judge(view.entries, view.quotients),
         unforeseen**2,
-        view.quotients[:k] + view.level - foreseen,
+        view.quotients[:k] + view.level - whole.values[:k] - whole.level,
     )
 
 
@@ -264,10 +268,10 @@ def turn(whole: Whole, chosen: int, former: int, k: int) -> tuple[Whole, np.ndar
     order, sign, kept = arrange(overlap, n)
     vectors = vectors[:, order] * xp.asarray(sign, dtype=vectors.dtype, device=_device(vectors))
     frame, values = contiguous(vectors), _host(values)[order]
-    return _seen_from(frame, values, whole, k), kept
+    return _seen_from(frame, values, whole, chosen, k), kept
 
 
-def _seen_from(frame: Array, values: np.ndarray, whole: Whole, k: int) -> Whole:
+def _seen_from(frame: Array, values: np.ndarray, whole: Whole, chosen: int, k: int) -> Whole:
     """The rungs seen from a new frame."""
     xp, n, J = namespace(frame), len(values), len(whole.means)
     columns = watched_columns(n, k, values)
@@ -279,7 +283,12 @@ def _seen_from(frame: Array, values: np.ndarray, whole: Whole, k: int) -> Whole:
     if k < n:
         quotients = _host(column_inner(frame[None], mixed))
     return whole._replace(
-        frame=frame, values=values, held=held, quotients=quotients, stale=np.zeros(())
+        frame=frame,
+        values=values,
+        level=np.asarray(whole.levels[chosen]),
+        held=held,
+        quotients=quotients,
+        stale=np.zeros(()),
     )
 
 
@@ -306,4 +315,5 @@ def first(whole: Whole, view: View, basis: Array) -> tuple[Whole, np.ndarray]:
         vectors = xp.concat([vectors[:, :-1], -vectors[:, -1:]], axis=-1)
     means = xp.broadcast_to(view.centred, whole.means.shape) + 0
     whole = whole._replace(means=means, levels=whole.levels + view.level)
-    return _seen_from(contiguous(vectors), _host(values), whole, k), np.ones(k)
+    last = len(whole.levels) - 1
+    return _seen_from(contiguous(vectors), _host(values) + 0, whole, last, k), np.ones(k)
