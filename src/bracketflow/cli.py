@@ -89,11 +89,11 @@ def _parser() -> argparse.ArgumentParser:
     fixed.set_defaults(handler=_decompose)
     certify = commands.add_parser(
         "certify",
-        help="say what is guaranteed for a matrix, or what a recorded run has proved",
+        help="say what is guaranteed for a matrix, or what a recorded run shows",
         description=(
             "For a matrix file (.npy, .npz, .mtx): its spectrum, admissible steps, noise ball,\n"
             "and what the theory does and does not guarantee. For a recorded run (.jsonl):\n"
-            "enclosures, gaps and angles proved by its last record."
+            "enclosures, gaps and angles by its last record, and how far each is proved."
         ),
         epilog=(
             "examples:\n  bracketflow certify A.npy --noise 0.05\n"
@@ -212,6 +212,8 @@ def _proof_as_dict(proof: Certificate) -> dict[str, Any]:
         "status": proof.status.name,
         "advice": proof.status.value,
         "assumption": proof.assumption,
+        "intervals_are": proof.intervals_are,
+        "angles_are": proof.angles_are,
     }
 
 
@@ -241,6 +243,7 @@ def _proof_lines(proof: Certificate) -> Iterator[str]:
             f"{known:>9s}"
         )
     yield ""
+    yield from _wrapped(f"Intervals: {proof.intervals_are}. Angles: {proof.angles_are}.")
     yield from _wrapped(f"Assumed: {proof.assumption}.")
     yield from _wrapped(f"{proof.status.name}: {proof.status.value}")
 
