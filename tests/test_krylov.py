@@ -141,6 +141,21 @@ def test_the_search_bounds_how_often_it_misses(monkeypatch):
     assert missed <= 0.2 * runs + 3 * (0.16 * runs) ** 0.5
 
 
+def test_a_run_says_that_it_cannot_know_of_copies():
+    """One copy in the span hides the other: residuals of zero, and the wrong second eigenvalue."""
+    matrix, method = np.diag([3.0, 3, 1, 0, 0, 0]), bf.BrockettFlow()
+    start = method.init(np.ascontiguousarray(np.eye(6)[:, [0, 2]]))
+    stop = bf.residual_below(1e-8)
+    run = bf.run(method, itertools.repeat(matrix), start, stop=stop)
+    assert run.converged
+    assert run.eigenvalues == pytest.approx([3, 1])
+    assert run.missed_probability is None
+    assert "copy of a repeated eigenvalue may still be missing" in run.status.value
+    found = bf.decompose(matrix, 2, rng=0)
+    assert found.eigenvalues == pytest.approx([3, 3])
+    assert found.missed_probability <= 1e-6
+
+
 def test_a_background_that_moves_unannounced_is_not_called_converged():
     rng = np.random.default_rng(0)
     operator = bf.as_operator(lambda x: product_of(np.arange(50.0)) @ x + rng.uniform(0, 9) * x, 50)

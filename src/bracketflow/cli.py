@@ -296,6 +296,7 @@ def _result_as_dict(result: Result) -> dict[str, Any]:
         "status": result.status.name,
         "advice": result.status.value,
         "converged": bool(result.converged),
+        "missed_probability": float(result.missed_probability),
         "steps": int(result.state.steps),
         "matvecs": int(result.state.matvecs),
     }
@@ -309,6 +310,7 @@ def _result_lines(args: argparse.Namespace, n: int, result: Result) -> Iterator[
         yield f"  {value:>20.14g}  {residual:>9.1e}"
     yield ""
     yield f"  {int(result.state.matvecs)} products with the matrix"
+    yield f"  an eigenvalue was missed with probability {result.missed_probability:.0e} at most"
     yield from _wrapped(f"{result.status.name}: {result.status.value}")
     if args.out is not None:
         yield f"  Written to {args.out}"
