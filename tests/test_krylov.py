@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from scipy.sparse.linalg import LinearOperator, eigsh
 
 import bracketflow as bf
 from cases import symmetric
@@ -105,6 +106,26 @@ def test_products_where_nothing_repeats(shifts):
         assert result.state.matvecs == operator.matvecs <= (60 if shifts else 42)
         assert result.state.steps == operator.products - 1
         assert bf.subspace_error(result.eigenvectors, np.linalg.eigh(matrix)[1][:, -4:]) < 1e-7
+
+
+@pytest.mark.parametrize("k", [1, 2, 4, 10])
+@pytest.mark.parametrize("values", [np.linspace(10, 0, 1000), sums(path(30), 2)])
+def test_products_where_eigenvalues_are_dense(values, k):
+    """Half as many again as `eigsh` of the same accuracy, which does not look for copies."""
+    ours = theirs = 0
+    matrix = product_of(values + 1e-3 * np.arange(len(values))[::-1])  # no two are alike
+    for seed in range(3):
+        result = bf.decompose(matrix, k, rng=seed)
+        assert result.converged
+        ours += result.state.matvecs
+        counted = bf.counted(matrix)
+        start = np.random.default_rng(seed).standard_normal(len(values))
+        operator = LinearOperator(
+            matrix.shape, lambda x, c=counted: (c @ x[:, None])[:, 0], dtype=float
+        )
+        eigsh(operator, k, which="LA", tol=1e-8, v0=start)
+        theirs += counted.matvecs
+    assert ours <= 1.5 * theirs
 
 
 @pytest.mark.parametrize("shifts", [False, True])
@@ -250,6 +271,25 @@ def test_tensors_stay_tensors(dtype, k):
     size = 100 * torch.finfo(dtype).eps * values.max()
     error = np.abs(result.eigenvalues.numpy() - values[: k or 100]).max()
     assert error <= 2e-8 * np.ptp(values) + size
+
+
+def test_a_search_that_rounding_blurs_is_not_called_converged():
+    """Residuals are below a coarse tolerance, and six equal eigenvalues are less than a rounding
+    of the background away from six others: none of them may stand for one of these unnoticed.
+    """
+    values = sums(cycle(10), 3)
+    lifted = bf.shifted(product_of(values, np.float32), 700.0)
+    for seed in range(8):
+        result = bf.decompose(lifted, 10, tol=1e-2, rng=seed)
+        right = np.abs(result.eigenvalues - 700 - values[:10]).max() <= 1e-2 * np.ptp(values)
+        assert right or result.status is bf.Status.PRECISION_FLOOR
+
+
+def test_a_tensor_of_one_eigenvalue():
+    """One product shows a Krylov space of one dimension, all of it."""
+    result = bf.decompose(3 * torch.eye(4, dtype=torch.float64), 1, rng=0)
+    assert result.status in FOUND
+    assert result.eigenvalues.numpy() == pytest.approx([3.0])
 
 
 def test_full_basis_takes_two_products(rng):
