@@ -285,6 +285,16 @@ def test_a_search_that_rounding_blurs_is_not_called_converged():
         assert right or result.status is bf.Status.PRECISION_FLOOR
 
 
+def test_copies_of_graded_eigenvalues_are_found_within_the_limit():
+    """Where three asked for are one, residuals must be down to rounding: T has to be that of C."""
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        values = np.sort(np.repeat(10.0 ** -rng.uniform(0, 10, 5), 3))[::-1]
+        result = bf.decompose(with_values(values, rng), 3, max_steps=200, rng=rng)
+        assert result.status in FOUND
+        assert result.eigenvalues == pytest.approx(values[:3], abs=64 * EPS * values[0])
+
+
 def test_a_tensor_of_one_eigenvalue():
     """One product shows a Krylov space of one dimension, all of it."""
     result = bf.decompose(3 * torch.eye(4, dtype=torch.float64), 1, rng=0)

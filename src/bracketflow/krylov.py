@@ -232,7 +232,7 @@ class _Lanczos:
     push: float = 0.0
     """σ = bᵀ(μ − T)⁻¹b, with which it acts on all that is outside of L."""
     forgettable: bool = False
-    """Whether that is so little that w may be left out of the relation."""
+    """Whether that is so little that w is left out of the relation."""
 
     missed: float = 1.0
     """Probability that an eigenvalue was missed,"""
@@ -424,6 +424,8 @@ class _Lanczos:
         self.coupling, self.push = self.b, float(np.sum(along**2 / (mu - values)))
         self.forgettable = bool(_cost(values, along, mu, margin)[-1] <= 0.25 * margin)
         self.b = np.zeros(self.size)
+        if self.forgettable:  # T is to be that of C: σ w wᵀ ≤ σ is taken off μ instead
+            mu, self.push = mu - max(self.push, 0.0), 0.0
         return float(mu)
 
     def unlock(self) -> None:
