@@ -3,7 +3,9 @@
 # make soak   the long tests: a large file, kills, hostile input, a million steps of every method
 # make coverage  tests with coverage of src, fails below 95% of lines or of branches
 # make mutation  small changes of core, geometry, flows and tracker: fails when tests miss over 15%
-# make check  what continuous integration runs: format, lint, types, import rules, tests
+# make check  what continuous integration runs: format, lint, types, import rules, tests, and the
+#             numerical ones once more as on another processor
+# make kernels  the tests as on five processors: OpenBLAS rounds differently on each of them
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -12,7 +14,12 @@ STAMP  := $(VENV)/.ready
 export OMP_NUM_THREADS ?= 1
 export MPLBACKEND ?= Agg
 
-.PHONY: demo test check lint bench soak coverage mutation clean
+# Kernels of OpenBLAS, by the processor they are made for (some builds give Zen those of Haswell). All
+# of them run where the machine has AVX-512; without it: make kernels KERNELS="Haswell Nehalem".
+KERNELS ?= SkylakeX Zen Haswell Sandybridge Nehalem
+NUMERICAL := tests/test_krylov.py tests/test_contracts.py tests/test_certificates.py
+
+.PHONY: demo test check lint bench soak coverage mutation kernels other-kernel clean
 
 # The CPU build of torch goes in first: otherwise a bare "torch" may pull several GB of CUDA. For the
 # same reason curvlinops, which only tests use, comes without its dependencies.
@@ -37,7 +44,15 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-check: lint test
+check: lint test other-kernel
+
+# Haswell's kernels sum in another order than those of processors with AVX-512, and run on any since.
+other-kernel: $(STAMP)
+	OPENBLAS_CORETYPE=Haswell $(BIN)/python -m pytest -n 2 --dist loadfile -q $(NUMERICAL)
+
+kernels: $(STAMP)
+	for kernel in $(KERNELS); do echo "$$kernel:"; \
+	  OPENBLAS_CORETYPE=$$kernel $(BIN)/python -m pytest -n 2 --dist loadfile -q || exit 1; done
 
 # Left out: one test interrupts at any moment, also inside the measuring itself, which then waits for
 # its own lock; the other lets no file grow, so that the measuring cannot write its own.

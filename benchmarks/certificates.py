@@ -1,11 +1,12 @@
 """No background can fake convergence: certificates against the truth, in the open.
 
-    python benchmarks/certificates.py            everything, about two minutes
+    python benchmarks/certificates.py            everything, about six minutes
     python benchmarks/certificates.py full       the full basis, over 1,000 runs
     python benchmarks/certificates.py leading    the leading k, from Haar starts
     python benchmarks/certificates.py placed     the leading k, half started beside the answer
     python benchmarks/certificates.py tracker    the full basis, by EigenTracker
     python benchmarks/certificates.py decomposed the flag of `decompose`
+    python benchmarks/certificates.py ends       20,000 certificates at both ends, far from ‖C‖
 
 Every run is stopped at several points, its certificate is read, and `numpy.linalg.eigh` of the
 clean matrix is the judge. Of the full-basis runs half start anywhere, half at a known distance
@@ -101,7 +102,7 @@ def full_basis(
             # the rounding of the products could not turn them by more than that.
             tol = np.finfo(dtype).eps ** 0.5
             right = (probe.residuals.max(axis=-1) <= tol * probe.spread) & (error <= tol**0.5)
-            fragile = rounding_bound(probe) > tol**0.5 * gap
+            fragile = rounding_bound(state, probe) > tol**0.5 * gap
             done = right & ~fragile
             tally.stops += error.size
             tally.said_converged += certificate.converged.sum()
@@ -203,6 +204,74 @@ def decomposed(draws=4, sizes=(20, 60, 200), ranks=(1, 2, 4, 8)):
     return tally
 
 
+@dataclass
+class Ends:
+    certificates: int = 0
+    empty_enclosures: int = 0
+    said_converged: int = 0
+    falsely: int = 0
+
+
+def reflected(rng, values, dtype):
+    """A matrix with these eigenvalues to the last bit of `dtype`, and its eigenvectors."""
+    n = len(values)
+    matrix, vectors = np.diag(values).astype(np.longdouble), np.eye(n, dtype=np.longdouble)
+    for _ in range(2):
+        u = rng.standard_normal(n).astype(np.longdouble)
+        reflection = np.eye(n, dtype=np.longdouble) - np.outer(u, u) * (2 / (u @ u))
+        matrix, vectors = reflection @ matrix @ reflection, vectors @ reflection
+    return (0.5 * (matrix + matrix.T)).astype(dtype), vectors.T.astype(float)
+
+
+def low_end(rng, dtype):
+    """C with some eigenvalues up to 1e8 times the others, these, and the eigenvectors of C."""
+    n = int(rng.integers(5, 60))
+    values = np.arange(1.0, n + 1) + rng.uniform(-0.3, 0.3, n)
+    reach = 8 if dtype == np.float64 else 5
+    values[-int(rng.integers(1, n // 2 + 1)) :] *= 10 ** rng.uniform(0, reach)
+    return (*reflected(rng, values, dtype), values)
+
+
+def certified(rng, matrix, vectors):
+    """Certificates of k columns at the low end of `matrix`, and whether they are those of −C."""
+    n, dtype = len(matrix), matrix.dtype
+    k, flow, tracker = int(rng.integers(1, min(5, n - 1))), bf.BrockettFlow(), bf.EigenTracker()
+    start = bf.random_basis(n, k, rng=rng).astype(dtype)
+    for which in ("smallest", "largest"):
+        result = bf.decompose(matrix, k, which=which, rng=rng)
+        yield bf.certify(result.state, result.probe), which == "smallest"
+        result = bf.track(itertools.repeat(matrix, 5), k, which=which, rng=rng)
+        yield bf.certify(result.state, result.probe), which == "smallest"
+    for method in (flow, tracker):
+        stop = [bf.residual_below(1e-9), bf.max_steps(50)]
+        stream = itertools.repeat(-matrix, 60)
+        result = bf.run(method, stream, method.init(start), stop=stop)
+        yield bf.certify(result.state, result.probe), True
+    placed = flow.init(np.linalg.qr(vectors[:, :k].astype(dtype))[0])
+    try:
+        _, probe = flow.step(matrix, placed)
+    except bf.ObservationError:  # refused: what rounding leaves in XᵀCX is larger than H
+        return
+    size = np.linalg.norm(matrix.astype(float), 2)
+    yield bf.certify(placed, probe, norm=size), False
+
+
+def ends(count=1500, seed=3):
+    """Enclosures of the eigenvalues that lie far below ‖C‖, of ±C, in both precisions."""
+    tally = Ends()
+    for dtype, i in itertools.product((np.float64, np.float32), range(count)):
+        rng = np.random.default_rng([seed, i])
+        matrix, vectors, values = low_end(rng, dtype)
+        for c, turned in certified(rng, matrix, vectors):
+            truth = -values if turned else values
+            empty = ~((truth >= c.lower[:, None]) & (truth <= c.upper[:, None])).any(axis=1)
+            tally.certificates += 1
+            tally.empty_enclosures += int(empty.sum())
+            tally.said_converged += bool(c.converged)
+            tally.falsely += bool(c.converged and empty.any())
+    return tally
+
+
 if __name__ == "__main__":
     points = {
         "full": full_basis,
@@ -210,6 +279,7 @@ if __name__ == "__main__":
         "leading": leading,
         "placed": placed,
         "decomposed": decomposed,
+        "ends": ends,
     }
     for name in sys.argv[1:] or points:
         tally = points[name]()

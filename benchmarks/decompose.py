@@ -294,6 +294,25 @@ def large_sparse(k, rounds=3, n=100_000):
     return np.median(ratios, axis=0)
 
 
+def dense_spectra(seeds=5):
+    """(name, k, median products / `eigsh`'s with tol = 1e-8), and no two eigenvalues alike."""
+    one, two = path(30), 1.01 * path(30)  # the Laplacian of a square, its symmetry broken
+    for name, values in (
+        ("linspace", np.linspace(10, 0, 1000)),
+        ("square", kronecker_sum(one, two)),
+    ):
+        matrix = sparse.diags_array(values).tocsr()
+        for k in (1, 2, 4, 10):
+            ratios = []
+            for seed in range(seeds):
+                theirs = bf.counted(matrix)
+                v0 = np.random.default_rng(seed).standard_normal(len(values))
+                eigsh(as_scipy(theirs, len(values)), k, which="LA", tol=TOL, v0=v0)
+                found = bf.decompose(matrix, k, rng=seed)
+                ratios.append(found.state.matvecs / theirs.matvecs)
+            yield name, k, np.median(ratios)
+
+
 def main(count=500, first=0):
     still, moving = benchmark_products()
     report("static, n = 300, k = 4: products, at most", still, 42)
@@ -302,6 +321,8 @@ def main(count=500, first=0):
         spent, products = large_sparse(k)
         report(f"n = 100,000, sparse, k = {k}: time / eigsh's", spent, 1.5)
         report("… products / eigsh's", products)
+    for name, k, ratio in dense_spectra():
+        report(f"{name}, k = {k}: products / eigsh's with tol = 1e-8", ratio, 1.5)
     tally, ratios, wrong = random_problems(count, first)
     report("random problems", count)
     for name in ("CONVERGED", "PRECISION_FLOOR", "STEP_LIMIT", "right", "said so"):

@@ -14,7 +14,7 @@ from bracketflow.certificates import certify_record, rounding_bound
 from bracketflow.core import State
 from bracketflow.observation import observe
 from cases import noise, symmetric
-from certificates import BACKGROUNDS, problems, starts
+from certificates import BACKGROUNDS, certified, low_end, problems, starts
 
 
 def stops(method, operators, start, steps):
@@ -66,6 +66,65 @@ def test_leading_bounds_hold_whenever_their_assumption_does(n, k, told, rng):
     assert given > 0 or (k == 1 and not told)
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_intervals_far_below_the_norm_hold_an_eigenvalue(dtype):
+    """The low end of a spectrum: what rounding leaves there goes with ‖C‖, which is not in H."""
+    said = 0
+    for seed in range(25):
+        rng = np.random.default_rng(seed)
+        matrix, vectors, values = low_end(rng, dtype)
+        for c, turned in certified(rng, matrix, vectors):
+            truth = -values if turned else values
+            held = (truth >= c.lower[:, None]) & (truth <= c.upper[:, None])
+            assert held.any(axis=1).all()
+            said += bool(c.converged)
+    assert said > 0
+
+
+def test_a_given_norm_makes_an_estimate_a_proof(rng):
+    signal = symmetric(rng, 12)
+    result = bf.decompose(signal, 2, rng=rng)
+    norm = np.linalg.norm(signal, 2)
+
+    def words(**known):
+        c = bf.certify(result.state, result.probe, **known)
+        return c.intervals_are, c.angles_are
+
+    condition = "proved if nothing hides between"
+    assert words() == ("estimated", "estimated")
+    assert words(unseen=10.5) == ("estimated", "estimated")
+    assert words(norm=norm) == ("proved", condition)
+    assert words(norm=norm, unseen=10.5) == ("proved", "proved")
+    wide = bf.certify(result.state, result.probe, norm=1e9 * norm)
+    narrow = bf.certify(result.state, result.probe, norm=norm)
+    rounding = 2 * np.finfo(float).eps * 12**0.5 * 1e9 * norm
+    assert np.allclose(wide.residuals - narrow.residuals, rounding, rtol=1e-6)
+    full = bf.decompose(signal, rng=rng)
+    c = bf.certify(full.state, full.probe)
+    assert (c.intervals_are, c.angles_are) == ("proved", "proved")
+
+
+@pytest.mark.parametrize("norm", [np.nan, np.inf, -1.0, 1.0])
+def test_a_norm_below_what_was_seen_is_refused(norm, rng):
+    result = bf.decompose(np.diag(np.arange(12.0)), 2, rng=rng)
+    with pytest.raises(ValueError, match=r"norm must be an upper bound.*of size 11"):
+        bf.certify(result.state, result.probe, norm=norm)
+
+
+def test_bounds_are_violated_where_k_cuts_a_cluster_and_the_words_say_so(rng):
+    """Three equal eigenvalues and k = 2: the columns span no eigenspace of their own."""
+    values = np.array([5.0, 4.0, 4.0 - 1e-13, 4.0 - 2e-13, 1.0, 0.0])
+    basis = bf.random_basis(6, rng=rng)
+    result = bf.decompose((basis * values) @ basis.T, 2, rng=rng)
+    c = bf.certify(result.state, result.probe, norm=5.0)
+    assert bf.basis_error(result.eigenvectors, basis[:, :2]) > c.distance
+    assert c.angles_are == "proved if nothing hides between"
+    assert "cannot tell whether" in c.assumption
+    told = bf.certify(result.state, result.probe, norm=5.0, unseen=4.0)
+    assert np.isinf(told.distance)
+    assert told.angles_are == "proved"
+
+
 def test_large_background_does_not_make_a_wrong_basis_converged(rng):
     n, k = 30, 3
     signal = symmetric(rng, n)
@@ -82,7 +141,7 @@ def test_certificates_do_not_see_the_background_but_for_rounding(rng):
     for level in (1e3, 1e6):
         shifted = observe(signal + level * np.eye(10), State(start))
         other = bf.certify(State(start), shifted)
-        slack = 2 * float(rounding_bound(shifted))
+        slack = 2 * float(rounding_bound(State(start), shifted))
         assert np.allclose(plain.residuals, other.residuals, rtol=0, atol=slack)
         assert np.allclose(plain.gaps, other.gaps, rtol=0, atol=slack)
         assert np.allclose(plain.lower + level, other.lower, rtol=0, atol=2 * slack)
@@ -163,6 +222,7 @@ def test_recorded_run_proves_nearly_the_same(rng):
         live = bf.certify(result.state, result.probe)
         stored = certify_record(json.loads(json.dumps(recorder.records[-1])))
         assert stored.status is live.status is Status.CONVERGED
+        assert (stored.intervals_are, stored.angles_are) == (live.intervals_are, live.angles_are)
         assert np.allclose(stored.eigenvalues, live.eigenvalues)
         # H is not stored: its angles rest on residual over gap, which is larger but not by much.
         assert np.all(stored.angles <= 10 * live.angles + 1e-12)

@@ -523,10 +523,13 @@ def test_decompose_a_matrix_market_file(tmp_path, capsys):
     # Quadratically accurate in the residuals, which are 1e-8 of the spread.
     assert found["eigenvalues"] == pytest.approx(values[:6], abs=1e-8 * np.ptp(values))
     assert found["converged"] is True
+    assert found["missed_probability"] <= 1e-6
     out = tmp_path / "new" / "pairs.npz"
     arguments = ["decompose", str(tmp_path / "A.mtx"), "-k", "2", "--which", "smallest"]
     assert main([*arguments, "--out", str(out)]) == 0
-    assert "CONVERGED" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "CONVERGED" in shown
+    assert "an eigenvalue was missed with probability" in shown
     pairs = np.load(out)
     assert pairs["eigenvalues"] == pytest.approx(values[-2:], abs=1e-8 * np.ptp(values))
     residual = matrix @ pairs["eigenvectors"] - pairs["eigenvectors"] * pairs["eigenvalues"]

@@ -241,6 +241,19 @@ def test_projected_oja_of_a_full_basis_is_the_eigenbasis(rng):
     assert bf.lyapunov(state.basis, c) < 1e-20
 
 
+@pytest.mark.parametrize(("k", "word"), [(5, "proved"), (2, "estimated")])
+def test_certify_says_what_is_proved_and_what_is_estimated(k, word, tmp_path, capsys):
+    method, path = bf.EigenTracker(), tmp_path / "run.jsonl"
+    recorder, stream = bf.Recorder(), [np.diag([5.0, 4.0, 3.0, 2.0, 1.0])] * 3
+    bf.run(method, stream, method.init(bf.random_basis(5, k, rng=0)), monitors=recorder)
+    path.write_text(json.dumps(recorder.records[-1]))
+    assert main(["certify", str(path)]) == 0
+    assert f"Intervals: {word}. Angles: {word}." in capsys.readouterr().out
+    assert main(["certify", str(path), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["intervals_are"], told["angles_are"]) == (word, word)
+
+
 def test_certify_refuses_a_line_that_is_no_record(tmp_path, capsys):
     (tmp_path / "run.jsonl").write_text("[1]\n")
     assert main(["certify", str(tmp_path / "run.jsonl")]) == 2

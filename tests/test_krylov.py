@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from scipy.sparse.linalg import LinearOperator, eigsh
 
 import bracketflow as bf
 from cases import symmetric
@@ -107,6 +108,26 @@ def test_products_where_nothing_repeats(shifts):
         assert bf.subspace_error(result.eigenvectors, np.linalg.eigh(matrix)[1][:, -4:]) < 1e-7
 
 
+@pytest.mark.parametrize("k", [1, 2, 4, 10])
+@pytest.mark.parametrize("values", [np.linspace(10, 0, 1000), sums(path(30), 2)])
+def test_products_where_eigenvalues_are_dense(values, k):
+    """Half as many again as `eigsh` of the same accuracy, which does not look for copies."""
+    ours = theirs = 0
+    matrix = product_of(values + 1e-3 * np.arange(len(values))[::-1])  # no two are alike
+    for seed in range(3):
+        result = bf.decompose(matrix, k, rng=seed)
+        assert result.converged
+        ours += result.state.matvecs
+        counted = bf.counted(matrix)
+        start = np.random.default_rng(seed).standard_normal(len(values))
+        operator = LinearOperator(
+            matrix.shape, lambda x, c=counted: (c @ x[:, None])[:, 0], dtype=float
+        )
+        eigsh(operator, k, which="LA", tol=1e-8, v0=start)
+        theirs += counted.matvecs
+    assert ours <= 1.5 * theirs
+
+
 @pytest.mark.parametrize("shifts", [False, True])
 @pytest.mark.parametrize("level", [1e3, 1e6])
 @pytest.mark.parametrize("kind", ["cube", "simple"])
@@ -139,6 +160,21 @@ def test_the_search_bounds_how_often_it_misses(monkeypatch):
         missed += bool(abs(result.eigenvalues[1] - 3) > 1e-6)
     # Three standard deviations above the mean of a binomial.
     assert missed <= 0.2 * runs + 3 * (0.16 * runs) ** 0.5
+
+
+def test_a_run_says_that_it_cannot_know_of_copies():
+    """One copy in the span hides the other: residuals of zero, and the wrong second eigenvalue."""
+    matrix, method = np.diag([3.0, 3, 1, 0, 0, 0]), bf.BrockettFlow()
+    start = method.init(np.ascontiguousarray(np.eye(6)[:, [0, 2]]))
+    stop = bf.residual_below(1e-8)
+    run = bf.run(method, itertools.repeat(matrix), start, stop=stop)
+    assert run.converged
+    assert run.eigenvalues == pytest.approx([3, 1])
+    assert run.missed_probability is None
+    assert "copy of a repeated eigenvalue may still be missing" in run.status.value
+    found = bf.decompose(matrix, 2, rng=0)
+    assert found.eigenvalues == pytest.approx([3, 3])
+    assert found.missed_probability <= 1e-6
 
 
 def test_a_background_that_moves_unannounced_is_not_called_converged():
@@ -235,6 +271,35 @@ def test_tensors_stay_tensors(dtype, k):
     size = 100 * torch.finfo(dtype).eps * values.max()
     error = np.abs(result.eigenvalues.numpy() - values[: k or 100]).max()
     assert error <= 2e-8 * np.ptp(values) + size
+
+
+def test_a_search_that_rounding_blurs_is_not_called_converged():
+    """Residuals are below a coarse tolerance, and six equal eigenvalues are less than a rounding
+    of the background away from six others: none of them may stand for one of these unnoticed.
+    """
+    values = sums(cycle(10), 3)
+    lifted = bf.shifted(product_of(values, np.float32), 700.0)
+    for seed in range(8):
+        result = bf.decompose(lifted, 10, tol=1e-2, rng=seed)
+        right = np.abs(result.eigenvalues - 700 - values[:10]).max() <= 1e-2 * np.ptp(values)
+        assert right or result.status is bf.Status.PRECISION_FLOOR
+
+
+def test_copies_of_graded_eigenvalues_are_found_within_the_limit():
+    """Where three asked for are one, residuals must be down to rounding: T has to be that of C."""
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        values = np.sort(np.repeat(10.0 ** -rng.uniform(0, 10, 5), 3))[::-1]
+        result = bf.decompose(with_values(values, rng), 3, max_steps=200, rng=rng)
+        assert result.status in FOUND
+        assert result.eigenvalues == pytest.approx(values[:3], abs=64 * EPS * values[0])
+
+
+def test_a_tensor_of_one_eigenvalue():
+    """One product shows a Krylov space of one dimension, all of it."""
+    result = bf.decompose(3 * torch.eye(4, dtype=torch.float64), 1, rng=0)
+    assert result.status in FOUND
+    assert result.eigenvalues.numpy() == pytest.approx([3.0])
 
 
 def test_full_basis_takes_two_products(rng):

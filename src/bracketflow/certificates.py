@@ -1,7 +1,8 @@
-"""What is known for certain now: residuals, enclosures, gaps, angles, floors, from one probe.
+"""What one probe proves, proves on a condition, or estimates: enclosures, gaps, angles, floors.
 
 Everything is computed from (State, Probe) at no extra product and, but for the rounding floor,
-from shift-free quantities. The bounds allow for the rounding of the product itself.
+from shift-free quantities. The bounds allow for the rounding of the product itself, which goes
+with ‖C‖: a full basis shows it, k < n columns do not.
 """
 
 from __future__ import annotations
@@ -26,13 +27,18 @@ from bracketflow.core import (
 from bracketflow.sharding import over_rows, shards
 from bracketflow.stopping import as_answer, choose, residual_status, tolerance
 
+PROVED = "proved"
+CONDITIONAL = "proved if nothing hides between"
+ESTIMATED = "estimated"
+
 
 @dataclass(frozen=True, eq=False)
 class Certificate:
-    """Bounds that hold for the columns of a probed basis, ordered by descending eigenvalue.
+    """Bounds for the columns of a probed basis, ordered by descending eigenvalue.
 
-    Arrays have the ensemble's shape, with a last axis of k where they speak of single vectors. A
-    bound that could not be given is inf, never a number that looks valid.
+    How far each kind of bound can be trusted, `intervals_are` and `angles_are` say. Arrays have the
+    ensemble's shape, with a last axis of k where they speak of single vectors. A bound that could
+    not be given is inf, never a number that looks valid.
     """
 
     eigenvalues: np.ndarray
@@ -59,6 +65,13 @@ class Certificate:
     """Eigenvalues beyond the tracked ones are taken to lie below this; −inf when there are none."""
     assumption: str
     """The same in words."""
+    intervals_are: str
+    """Of `lower`, `upper` and `residuals`: "proved" where ‖C‖ is known, for the rounding goes with
+    it (a full basis, or `norm` given); "estimated" where ‖C‖ is taken from the products made."""
+    angles_are: str
+    """Of `gaps`, `angles`, `subspace`, `distance` and `precision`: "proved" for a full basis or
+    where `unseen` is given; "proved if nothing hides between" the tracked eigenvalues and those
+    taken to lie below `unseen`; and "estimated" where the intervals are no more than that."""
 
     @property
     def converged(self) -> Any:
@@ -79,14 +92,23 @@ class _Evidence(NamedTuple):
     background: np.ndarray
     rounding: np.ndarray
     complete: bool  # k = n: there is no other eigenvalue
+    measured: bool  # whether `rounding` rests on a known ‖C‖
     margin: np.ndarray  # the distance assumed to the unseen when k = 1
     sines: np.ndarray | None = None  # of column i against the eigenvectors of H, when complete
 
 
 def certify(
-    state: State, probe: Probe, *, tol: float | None = None, unseen: Any = None
+    state: State,
+    probe: Probe,
+    *,
+    tol: float | None = None,
+    unseen: Any = None,
+    norm: Any = None,
 ) -> Certificate:
     """What `probe` proves about the basis it was made on.
+
+    For k = n everything is proved. For k < n `unseen` and `norm` are what products with the basis
+    cannot tell: without them the certificate assumes the one, estimates the other, and says so.
 
     Parameters
     ----------
@@ -98,6 +120,22 @@ def certify(
         it they are assumed to lie below the lowest tracked one by at least the smallest distance
         between tracked ones (for k = 1, by the largest residual seen so far). Not used for k = n,
         where everything is seen.
+    norm : float or array of the ensemble's shape, optional
+        An upper bound on ‖C‖₂, background included (‖C‖_F of an array, say): products are rounded
+        to eps of it. Without it ‖C‖ is estimated from the largest product of the run, so that
+        a basis which has seen nothing but small eigenvalues does not know it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import bracketflow as bf
+    >>> A = np.diag([5.0, 4.0, 2.0, 1.0])
+    >>> result = bf.decompose(A, k=2, rng=0)
+    >>> bf.certify(result.state, result.probe).angles_are
+    'estimated'
+    >>> known = bf.certify(result.state, result.probe, norm=np.linalg.norm(A))
+    >>> known.intervals_are, known.angles_are
+    ('proved', 'proved if nothing hides between')
     """
     tol = tolerance(epsilon(probe.basis) ** 0.5 if tol is None else tol)
     evidence = _Evidence(
@@ -107,8 +145,9 @@ def certify(
         slack=to_host(probe.residual_norm),
         outside=np.sqrt(0.0 if probe.is_square else to_host(probe.outside)),
         background=to_host(probe.background),
-        rounding=rounding_bound(probe),
+        rounding=rounding_bound(state, probe) if norm is None else _rounding_of_norm(probe, norm),
         complete=probe.is_square,
+        measured=probe.is_square or norm is not None,
         margin=to_host(state.seen),
         sines=_sines_to_eigenvectors(to_host(probe.rayleigh)) if probe.is_square else None,
     )
@@ -146,6 +185,7 @@ def certify_record(
         background=background,
         rounding=rounding,
         complete=n == quotients.shape[-1],
+        measured=n == quotients.shape[-1],
         margin=spread,
     )
     worst = residuals.max(axis=-1)
@@ -170,14 +210,35 @@ def _check_record(
         raise ValueError("record holds numbers that are not finite: nothing is proved by it")
 
 
-def rounding_bound(probe: Probe) -> np.ndarray:
-    """Bound on what rounding does to residuals and quotients: 2·eps·√n·(|s| + √2‖H‖_F + ‖R‖_F).
+def rounding_bound(state: State, probe: Probe) -> np.ndarray:
+    """Bound on what rounding does to residuals and quotients: 2·eps·√n·‖C‖.
 
-    Forming C + σ²I and multiplying with it round to eps relative to |s|; sums of n terms add √n.
+    ‖C‖ ≤ |s| + √2‖H‖_F for k = n. For k < n it is estimated by |s| + √2‖H‖_F + ‖R‖_F, or by |s| and
+    the largest such extent of the run: columns at the low end of the spectrum no longer see it,
+    but the random ones that they started from did.
     """
-    n = probe.n
-    scale = np.abs(to_host(probe.background)) + to_host(probe.extent)
-    return np.asarray(2 * epsilon(probe.basis) * n**0.5 * scale)
+    extent = to_host(probe.extent)
+    if not probe.is_square:
+        extent = np.maximum(extent, 2 * to_host(state.seen))  # renewed when it has doubled
+    return _rounding(probe, np.abs(to_host(probe.background)) + extent)
+
+
+def _rounding(probe: Probe, norm: np.ndarray) -> np.ndarray:
+    """2·eps·√n·‖C‖: C + σ²I and products with it are rounded to eps; sums of n terms add √n."""
+    return np.asarray(2 * epsilon(probe.basis) * probe.n**0.5 * norm)
+
+
+def _rounding_of_norm(probe: Probe, norm: Any) -> np.ndarray:
+    """The same for a given bound on ‖C‖₂, which no Rayleigh quotient may exceed."""
+    bound = np.asarray(norm, dtype=float)
+    quotients = to_host(diagonal(probe.rayleigh)) + to_host(probe.background)[..., None]
+    largest = np.abs(quotients).max(axis=-1)
+    if not np.all(np.isfinite(bound) & (bound * (1 + epsilon(probe.basis) ** 0.5) >= largest)):
+        raise ValueError(
+            f"norm must be an upper bound on ‖C‖₂, background included, got {norm!r}: the basis "
+            f"has a Rayleigh quotient of size {np.max(largest):g}"
+        )
+    return _rounding(probe, bound)
 
 
 def _conclude(evidence: _Evidence, answer: Any, tol: float, unseen: Any) -> Certificate:
@@ -186,6 +247,7 @@ def _conclude(evidence: _Evidence, answer: Any, tol: float, unseen: Any) -> Cert
     residuals = np.take_along_axis(evidence.residuals, order, axis=-1)
     residuals = residuals + evidence.rounding[..., None]
     level, assumption = _unseen_level(evidence, unseen)
+    angles_are = PROVED if evidence.complete or unseen is not None else CONDITIONAL
     gaps = _gaps(evidence, quotients, level)
     floor = _sine_bound(np.broadcast_to(evidence.rounding[..., None], gaps.shape), gaps)
     angles = _sine_bound(residuals, gaps)
@@ -205,6 +267,8 @@ def _conclude(evidence: _Evidence, answer: Any, tol: float, unseen: Any) -> Cert
         status=_status(answer, angles, tol),
         unseen=level + evidence.background,
         assumption=assumption,
+        intervals_are=PROVED if evidence.measured else ESTIMATED,
+        angles_are=angles_are if evidence.measured else ESTIMATED,
     )
 
 

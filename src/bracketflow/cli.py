@@ -89,11 +89,11 @@ def _parser() -> argparse.ArgumentParser:
     fixed.set_defaults(handler=_decompose)
     certify = commands.add_parser(
         "certify",
-        help="say what is guaranteed for a matrix, or what a recorded run has proved",
+        help="say what is guaranteed for a matrix, or what a recorded run shows",
         description=(
             "For a matrix file (.npy, .npz, .mtx): its spectrum, admissible steps, noise ball,\n"
             "and what the theory does and does not guarantee. For a recorded run (.jsonl):\n"
-            "enclosures, gaps and angles proved by its last record."
+            "enclosures, gaps and angles by its last record, and how far each is proved."
         ),
         epilog=(
             "examples:\n  bracketflow certify A.npy --noise 0.05\n"
@@ -212,6 +212,8 @@ def _proof_as_dict(proof: Certificate) -> dict[str, Any]:
         "status": proof.status.name,
         "advice": proof.status.value,
         "assumption": proof.assumption,
+        "intervals_are": proof.intervals_are,
+        "angles_are": proof.angles_are,
     }
 
 
@@ -241,6 +243,7 @@ def _proof_lines(proof: Certificate) -> Iterator[str]:
             f"{known:>9s}"
         )
     yield ""
+    yield from _wrapped(f"Intervals: {proof.intervals_are}. Angles: {proof.angles_are}.")
     yield from _wrapped(f"Assumed: {proof.assumption}.")
     yield from _wrapped(f"{proof.status.name}: {proof.status.value}")
 
@@ -293,6 +296,7 @@ def _result_as_dict(result: Result) -> dict[str, Any]:
         "status": result.status.name,
         "advice": result.status.value,
         "converged": bool(result.converged),
+        "missed_probability": float(result.missed_probability),
         "steps": int(result.state.steps),
         "matvecs": int(result.state.matvecs),
     }
@@ -306,6 +310,7 @@ def _result_lines(args: argparse.Namespace, n: int, result: Result) -> Iterator[
         yield f"  {value:>20.14g}  {residual:>9.1e}"
     yield ""
     yield f"  {int(result.state.matvecs)} products with the matrix"
+    yield f"  an eigenvalue was missed with probability {result.missed_probability:.0e} at most"
     yield from _wrapped(f"{result.status.name}: {result.status.value}")
     if args.out is not None:
         yield f"  Written to {args.out}"

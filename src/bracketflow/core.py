@@ -196,7 +196,11 @@ def whole_number(
 class Status(Enum):
     """Why a run ended. The value is the advice."""
 
-    CONVERGED = "The residuals are below the tolerance, measured on a shift-free scale."
+    CONVERGED = (
+        "The residuals are below the tolerance, measured on a shift-free scale. For k < n a "
+        "further copy of a repeated eigenvalue may still be missing, which no residual shows: "
+        "decompose looks for it, and `missed_probability` bounds the chance that it missed one."
+    )
     NOISE_FLOOR = (
         "The error is down to what the noise in the observations allows: "
         "give more observations, or larger batches."

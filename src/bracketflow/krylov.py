@@ -9,10 +9,14 @@ basis: `eigh` of the one product that shows the whole matrix.
 
 Which eigenvalues may be missed
 -------------------------------
-Let X hold the k Ritz vectors that have converged, and L ⊇ X further Ritz vectors with residuals
-ρ_i. If C had one more eigenvalue above μ, then so would C̃ = C on the complement of L above
-μ − Σ ρ_i² / (μ − θ_i), with an eigenvector u that has nothing to do with the random unit vector z
-from which a second chain w_0 = z, w_1, … is run on C̃. By C̃ S = S T + w bᵀ,
+Where the k leading Ritz values have converged, the relation stays as it is, L = S, and a second
+chain w_0 = z, w_1, … is run from a random unit vector z on what is outside of L,
+
+    C̃ = P (C + σ w wᵀ) P,        P = I − L Lᵀ,        σ = bᵀ(μ − T)⁻¹b.
+
+C̃ − μ is the Schur complement of T − μ in C − μ. So C has as many eigenvalues above μ as T and C̃
+together (Haynsworth): one that was missed is an eigenvalue of C̃ above μ, with an eigenvector u
+that has nothing to do with z. With T and b now those of the second chain, C̃ S = S T + w bᵀ and
 
     uᵀw_{j+1} = uᵀw_j · d_j / β_j,        d_j = μ − α_j − bᵀ(μ − T)⁻¹ b,
 
@@ -20,7 +24,9 @@ so |uᵀz| ≤ Π β_j / d_j, because no overlap is above 1 (and a rounding of �
 most Σ ε / d_j · Π_{i<j} β_i / d_i). This is measured while the chain runs. Some
 d_j ≤ 0 if and only if a Ritz value is above μ (Sturm): something was missed and has been found.
 Otherwise a random z is that close to orthogonal to u with probability at most |uᵀz| √(2n/π), the
-density of one coordinate of a random unit vector at 0 being at most √(n/2π).
+density of one coordinate of a random unit vector at 0 being at most √(n/2π). L need not have
+converged: the more it holds, the further the rest of the spectrum is below μ, the shorter is the
+chain.
 """
 
 from __future__ import annotations
@@ -58,7 +64,8 @@ MISSED = 1e-6
 """Probability of a missed eigenvalue with which the search ends."""
 COARSEST = 1e-7
 """Residuals beside the spread at which the search begins, even where `tol` asks for less: copies
-cannot be told from neighbours that are closer than the residuals."""
+cannot be told from neighbours that are closer than the residuals. Where rounding hides more than
+this, or `tol`, from a search, nothing is called converged."""
 IN_CACHE = 2**20
 """Numbers that S may hold in any case (8 MB): few restarts for small n. Beyond, 3k + 20 columns."""
 
@@ -218,9 +225,21 @@ class _Lanczos:
     steps: int = 0
     matvecs: int = 0
 
+    border: Array = None
+    """While a search runs: w of the relation C L = L T + w bᵀ, (n,),"""
+    coupling: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    """its b, and"""
+    push: float = 0.0
+    """σ = bᵀ(μ − T)⁻¹b, with which it acts on all that is outside of L."""
+    forgettable: bool = False
+    """Whether that is so little that w is left out of the relation."""
+
     missed: float = 1.0
-    """Probability that an eigenvalue above `bar` was missed."""
-    bar: float = inf
+    """Probability that an eigenvalue was missed,"""
+    lowest: float = inf
+    """where the k-th Ritz value stays above this,"""
+    resolution: float = 0.0
+    """and the one missed is further than this above it."""
     blind: bool = False
     """Whether rounding hides from a search what it looks for."""
     probe: Any = None
@@ -270,10 +289,17 @@ class _Lanczos:
             self.restart()
         m, w = self.size, self.rows[self.size]
         y, alpha = yield from self.multiply(w)
-        y = y - self.small(self.b) @ self.rows[:m]
+        foretold = self.b
+        if self.border is not None:
+            along = float(over_rows(self.border @ w))
+            y = y + self.push * along * (self.border - along * w)
+            alpha += self.push * along**2
+            foretold = self.b.copy()
+            foretold[: self.locked] = self.coupling * along
+        y = y - self.small(foretold) @ self.rows[:m]
         correction, beta = self.orthogonalise(y, m + 1)
         yield from self.check_symmetry(float(np.linalg.norm(correction[:m])))
-        column = self.b + correction[:m]
+        column = foretold + correction[:m]
         alpha += correction[m]
         T = np.empty((m + 1, m + 1))
         T[:m, :m], T[:m, m], T[m, :m], T[m, m] = self.T, column, column, alpha
@@ -353,7 +379,7 @@ class _Lanczos:
     def ritz(self, first: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Ritz values of the rows from `first` on, descending, coefficients, and bᵀ times these."""
         values, turn = np.linalg.eigh(self.T[first:, first:])
-        turn = turn[:, ::-1]
+        turn = turn[:, ::-1].copy()  # PyTorch takes no negative strides
         return values[::-1], turn, self.b[first:] @ turn
 
     def compress(self, turn: np.ndarray, first: int = 0) -> None:
@@ -383,50 +409,86 @@ class _Lanczos:
     # The search -------------------------------------------------------------------------------
 
     def lock(self, margin: float) -> float:
-        """Make S the k leading Ritz vectors and those that help the search. Gives its μ.
+        """Make all of S, or what leaves three quarters of the room, the L of a search. Gives its μ.
 
-        Each further one takes its own θ away from what is left, and costs ρ²/(μ − θ) of μ. They are
-        kept as long as that stays below the margin: so μ is above θ_k, and nothing that the chain
-        finds is an effect of the costs.
+        μ is above θ_k by half the margin at least, and as far from every Ritz value as may be.
         """
-        values, turn, residuals = self.ritz()
-        k, mu = self.k, values[self.k - 1] + margin
-        cost = np.cumsum(residuals[k:] ** 2 / np.maximum(mu - values[k:], margin))
-        room = self.capacity - k
-        extra = int(np.searchsorted(cost, 0.25 * margin))
-        extra = min(extra, room if self.capacity == self.n else room // 2)
-        self.compress(turn[:, : k + extra])
+        room = self.capacity - self.k
+        most = self.n if self.capacity == self.n else self.k + room // 4
+        if self.size > most:
+            self.compress(self.ritz()[1][:, :most])
+        values, _, along = self.ritz()
+        levels = values[self.k - 1] + margin * np.linspace(0.5, 1, self.k + 2)
+        mu = levels[np.argmax(np.min(abs(values[:, None] - levels), axis=0))]
+        self.locked, self.border = self.size, self.rows[self.size] + 0
+        self.coupling, self.push = self.b, float(np.sum(along**2 / (mu - values)))
+        self.forgettable = bool(_cost(values, along, mu, margin)[-1] <= 0.25 * margin)
+        self.b = np.zeros(self.size)
+        if self.forgettable:  # T is to be that of C: σ w wᵀ ≤ σ is taken off μ instead
+            mu, self.push = mu - max(self.push, 0.0), 0.0
+        return float(mu)
+
+    def unlock(self) -> None:
+        """End a search: S is L again, and the second chain beside it where w may be forgotten."""
+        if self.forgettable:
+            self.dropped = max(self.dropped, float(np.max(abs(self.coupling))))
+        else:
+            self.size = self.locked
+            self.T, self.b = self.T[: self.size, : self.size], self.coupling
+            self.rows[self.size] = self.border
+        self.locked, self.border = 0, None
+
+    def turn_to_found(self, mu: float, margin: float) -> Steps[None]:
+        """End a search that has found something: its leading Ritz vector becomes a row of S.
+
+        Beside it are kept k rows of L, and others as long as w may be forgotten.
+        """
+        self.missed = 1.0
+        if self.forgettable:
+            self.unlock()
+            return
+        _, turn, _ = self.ritz(self.locked)
+        found = self.small(turn[:, 0].copy()) @ self.rows[self.locked : self.size]
+        self.unlock()
+        values, turn, along = self.ritz()
+        cost = _cost(values[self.k :], along[self.k :], mu, margin)
+        self.compress(turn[:, : self.k + int(np.searchsorted(cost, 0.25 * margin))])
         self.drop()
-        self.locked = self.size
-        return float(mu - 0.75 * margin)
+        self.orthogonalise(found, self.size)
+        if self.steps < self.max_steps:
+            yield from self.extend()
 
     def look(self, margin: float) -> Steps[None]:
-        """Run a chain from a random z outside of the Ritz vectors, see the head of the module."""
+        """Run a chain from a random z outside of L, see the head of the module."""
         spheric = (2 * self.n / pi) ** 0.5
         # An eigenvalue that is closer to the k-th cannot be told from it by any number of looks.
-        bar = self.lock(max(margin, 16 * spheric * self.rounding))
+        margin = max(margin, 4 * spheric * self.rounding)
+        mu = self.lock(margin)
         self.draw()
         overlap, noise = 1.0, 0.0  # Π β / d, and what rounding adds to the bound
-        inside = 0.0  # bᵀ(μ − T)⁻¹b
+        inside = 0.0  # bᵀ(μ − T)⁻¹b of the chain
         chance = inf
         while chance * self.missed > MISSED and overlap > noise:
-            if self.steps >= self.max_steps or self.size == self.n:
-                self.locked = 0
+            if self.steps >= self.max_steps:
+                self.unlock()
                 return
             if self.size == self.capacity:
                 self.restart()
                 values, _, along = self.ritz(self.locked)
-                inside = float(np.sum(along**2 / (bar - values)))
+                inside = float(np.sum(along**2 / (mu - values)))
             alpha, beta = yield from self.extend()
-            depth = bar - alpha - inside
+            depth = mu - alpha - inside
             if depth <= 0:
-                self.locked, self.missed = 0, 1.0
+                yield from self.turn_to_found(mu, margin)
                 return
             noise += overlap * self.rounding / depth
             overlap *= beta / depth
             inside = beta**2 / depth
-            chance = spheric * (overlap + noise)
-        self.locked, self.bar, self.blind = 0, bar, chance > 0.5
+            # Once S is everything, nothing is left that could have been missed.
+            chance = spheric * (overlap + noise) if self.size < self.n else 0.0
+        self.unlock()
+        self.lowest, self.resolution = mu - 2 * margin, margin
+        self.blind = chance > 0.5
         self.missed *= min(1.0, chance)
 
     # The solution -----------------------------------------------------------------------------
@@ -489,7 +551,8 @@ class _Lanczos:
             rounding = float(probe.rounding_of(self.largest_level + self.seen))
             if self.status is None and residuals.max() <= rounding:
                 self.status = Status.PRECISION_FLOOR
-            if self.status is Status.CONVERGED and self.missed > MISSED:
+            told_apart = self.resolution <= max(self.tol, COARSEST) * self.seen
+            if self.status is Status.CONVERGED and not (self.missed <= MISSED and told_apart):
                 self.status = Status.PRECISION_FLOOR
         if self.status is None and limit:
             self.status = Status.STEP_LIMIT
@@ -497,7 +560,7 @@ class _Lanczos:
             self.steps -= 1  # this product moved nothing
             return
         # The span has not told the truth: go on with what of the residuals it does not hold.
-        if measured[0] + float(np.mean(values[: self.k])) < self.bar - 2 * margin:
+        if measured[0] + float(np.mean(values[: self.k])) < self.lowest:
             self.missed = 1.0
         if self.size == self.capacity:
             self.restart()
@@ -520,3 +583,8 @@ class _Lanczos:
         """What was found."""
         result = read_off(self.probe, self.state, self.status, rotate=True)
         return replace(result, missed_probability=self.missed)
+
+
+def _cost(values: np.ndarray, along: np.ndarray, mu: float, margin: float) -> np.ndarray:
+    """What an eigenvalue at μ loses when parts of b are forgotten: partial sums of ρ²/(μ − θ)."""
+    return np.cumsum(along**2 / np.maximum(mu - values, margin))

@@ -35,7 +35,7 @@ MEASURES: Mapping[str, Measure] = {
     "background": lambda state, probe: probe.background,
     "lyapunov": lambda state, probe: probe.lyapunov,
     "spread": lambda state, probe: probe.spread,
-    "rounding": lambda state, probe: rounding_bound(probe),
+    "rounding": rounding_bound,
     "eigenvalues": lambda state, probe: diagonal(probe.rayleigh) + probe.background[..., None],
     "residuals": lambda state, probe: probe.residuals,
 }

@@ -28,7 +28,7 @@ NEEDS = {
 
 
 def eigenvalues(run: Run, axes: Axes | None = None, *, above: str | None = None) -> Axes:
-    """Eigenvalue tracks with error bars as bands; of a Result, the intervals it proves.
+    """Eigenvalue tracks with error bars as bands; of a Result, the intervals of its certificate.
 
     Parameters
     ----------
@@ -120,10 +120,11 @@ def lyapunov(run: Run, axes: Axes | None = None) -> Axes:
 
 
 def certificate(run: Run, axes: Axes | None = None) -> Axes:
-    """Proved bounds on sin ∠(x_i, u_i), one line a vector; a gap where nothing is proved.
+    """Bounds on sin ∠(x_i, u_i), one line a vector; a gap where there is none.
 
-    A bound speaks of one observation: of noisy ones it says little, and the dashed lines, the
-    errors that averages are expected to have ("vector_errors" where recorded), say more.
+    They are those of `certify`: proved for a full basis, estimated for the leading k. A bound
+    speaks of one observation: of noisy ones it says little, and the dashed lines, the errors that
+    averages are expected to have ("vector_errors" where recorded), say more.
     """
     axes = _axes(axes)
     if isinstance(run, Result):

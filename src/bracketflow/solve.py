@@ -63,8 +63,9 @@ def decompose(
     Returns
     -------
     Result
-        Its `missed_probability` bounds the probability that an eigenvalue was missed, below 1e-6
-        unless the run ended at a limit or at the precision floor.
+        Its `missed_probability` bounds the probability that an eigenvalue was missed which is
+        further above the last one found than the residuals, or the rounding of the products, can
+        tell: below 1e-6 unless the run ended at a limit or at the precision floor.
 
     Examples
     --------

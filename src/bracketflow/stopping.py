@@ -64,6 +64,10 @@ def residual_below(tol: float) -> Stop:
     so far: where the tracked eigenvalues are all alike (a null space, say) their own spread is
     rounding. For k = 1, where H has no spread and r_1 = ‖R‖₂, that is the scale, too. Where the
     spread itself may be rounding of s, all there is to reach is the floor.
+
+    Residuals prove eigenvectors, not that none was passed over: with one copy of a repeated
+    eigenvalue in its span, a basis of k < n columns may converge to the next smaller eigenvalue.
+    Where that matters, and the operator stands still, ask `decompose`.
     """
     tol = tolerance(tol)
     return lambda state, probe: residual_status(state, probe, probe.residuals, tol)

@@ -65,8 +65,10 @@ PICTURES = {
     ),
     "certificate": Picture(
         "Certificate",
-        "Solid: what a single batch proves about the angle between a vector and the true one of "
-        "that batch; open where it proves nothing. Dashed: the error expected of the averaged "
+        "Solid: bound by a single batch on the angle between a vector and the true one of that "
+        "batch; open where it gives none. For all columns it is proved; for the k leading ones "
+        "estimated, as if nothing hid between them and the rest, and with the size of the "
+        "covariance as the run has seen it. Dashed: the error expected of the averaged "
         "vector, exceeded with 5 % probability while the data stand still.",
         plot.certificate,
     ),

@@ -49,7 +49,7 @@ def of_batch(state: State, probe: Probe | None) -> Record:
     known = (
         float(probe.background),
         float(probe.lyapunov),
-        float(rounding_bound(probe)),
+        float(rounding_bound(state, probe)),
         probe.residuals.tolist(),
         _by_column(certify(state, probe).angles, probe).tolist(),
     )
