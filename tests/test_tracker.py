@@ -701,7 +701,10 @@ def test_an_invariant_subspace_that_is_not_the_leading_one_is_left(n, above, rng
 @pytest.mark.parametrize(("n", "k"), [(40, 4), (80, 4)])
 def test_a_long_rest_does_not_hide_that_it_is_over(n, k):
     rng = np.random.default_rng(26)
-    truth, values = bf.random_basis(n, rng=rng), np.append([40.0, 34, 28, 22], np.linspace(9, 0, n - 4))
+    truth, values = (
+        bf.random_basis(n, rng=rng),
+        np.append([40.0, 34, 28, 22], np.linspace(9, 0, n - 4)),
+    )
     turn, tracker = rotation(rng, n, 0.04), EigenTracker()
     state = tracker.init(bf.random_basis(n, k, rng=rng))
     state = followed(stream(rng, signal(truth, values), 2.0, 800), state)

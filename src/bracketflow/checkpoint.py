@@ -13,7 +13,6 @@ import hashlib
 import importlib
 import json
 import os
-import stat
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,6 +23,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 import bracketflow.core as core
+from bracketflow.atomic import NotAFile, open_ordinary
 from bracketflow.atomic import write_atomically as write_atomically
 from bracketflow.core import Probe, State, whole_number
 from bracketflow.sharding import shards
@@ -203,10 +203,12 @@ def _frozen(rng: Any) -> Any:
 
 
 def _opened(path: Path) -> BinaryIO:
-    """An ordinary file, opened: a pipe or a device could be read for ever."""
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise ValueError(f"{path}: not a bracketflow checkpoint, not even an ordinary file")
-    return path.open("rb")
+    try:
+        return open_ordinary(path)
+    except NotAFile:
+        raise ValueError(
+            f"{path}: not a bracketflow checkpoint, not even an ordinary file"
+        ) from None
 
 
 def _contents(path: Path, file: BinaryIO) -> tuple[dict[str, Any], list[np.ndarray]]:

@@ -6,6 +6,7 @@ A monitor is any function of (state, probe). A sink is any function of one recor
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import Any, Literal, Self, TextIO
 
 import numpy as np
 
+from bracketflow.atomic import named_errors
 from bracketflow.certificates import rounding_bound
 from bracketflow.core import BadObservation, Probe, State, diagonal, to_host, whole_number
 from bracketflow.geometry import subspace_error
@@ -154,24 +156,27 @@ class _FileSink:
         self.append = append
         self._file: TextIO | None = None
 
-    def _open(self) -> TextIO:
+    def _write(self, text: str) -> None:
         if self._file is None:
             how: Literal["a", "w"] = "a" if self.append else "w"
             self._file = self.path.open(how, encoding="utf-8", newline="")
-        return self._file
+        with named_errors(self.path):
+            self._file.write(text)
 
     def flush(self, *, to_disk: bool = False) -> None:
         """Hand what was written to the operating system, or all the way to the disk."""
         if self._file is not None:
-            self._file.flush()
-            if to_disk:
-                os.fsync(self._file.fileno())
+            with named_errors(self.path):
+                self._file.flush()
+                if to_disk:
+                    os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Flush and close the file."""
         if self._file is not None:
-            self._file.close()
-            self._file = None
+            file, self._file = self._file, None
+            with named_errors(self.path):
+                file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -190,7 +195,7 @@ class JSONLines(_FileSink):
 
     def __call__(self, record: Record) -> None:
         """Write one record."""
-        self._open().write(json.dumps(record) + "\n")
+        self._write(json.dumps(record) + "\n")
 
 
 class CSV(_FileSink):
@@ -199,11 +204,12 @@ class CSV(_FileSink):
     def __call__(self, record: Record) -> None:
         """Write one record."""
         row = dict(_flattened(record))
-        first = self._file is None and not (self.append and _has_content(self.path))
-        writer = csv.DictWriter(self._open(), fieldnames=list(row))
-        if first:
+        lines = io.StringIO()
+        writer = csv.DictWriter(lines, fieldnames=list(row))
+        if self._file is None and not (self.append and _has_content(self.path)):
             writer.writeheader()
         writer.writerow(row)
+        self._write(lines.getvalue())
 
 
 class TensorBoard:
