@@ -60,6 +60,8 @@ bench: $(STAMP)
 soak: $(STAMP)
 	$(BIN)/python benchmarks/soak_file.py
 	$(BIN)/python benchmarks/endurance.py
+	$(BIN)/python benchmarks/endurance_folder.py meetings 1000 0
+	$(BIN)/python benchmarks/endurance_folder.py mutations 2000 0
 
 clean:
 	rm -rf $(VENV) out build dist

@@ -27,6 +27,7 @@ from bracketflow.atomic import NotAFile, open_ordinary
 from bracketflow.atomic import write_atomically as write_atomically
 from bracketflow.core import Probe, State, whole_number
 from bracketflow.sharding import shards
+from bracketflow.threads import one_at_a_time
 
 MAGIC = b"bracketflow checkpoint "
 FORMATS = (b"1\n", b"2\n")  # the last one is written
@@ -170,6 +171,7 @@ class Checkpoint:
         if not self.path.parent.is_dir():
             raise ValueError(f"path: the folder {self.path.parent} does not exist: create it first")
 
+    @one_at_a_time
     def __call__(self, state: State, probe: Probe) -> None:
         """Save when the turn has come."""
         steps = int(np.max(state.steps))
