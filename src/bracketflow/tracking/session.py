@@ -104,7 +104,7 @@ def follow(
         stop, problems = interruption or Interruption(), list[str]()
         batches = ranks.observations(_chained(first, rows), stop, problems)
         held.enter_context(_remedy_named(folder))
-        with writer, session.rescued():
+        with writer, session.rescued(), ranks.heeding(stop):
             if ranks.first:
                 with watchers(ranks.shown(rows, ledger), method) as monitors:
                     status = session.run(batches, (session.record, *monitors), problems)

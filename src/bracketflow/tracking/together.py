@@ -9,8 +9,9 @@ travels with the product; only beginning and end have messages of their own.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -20,8 +21,10 @@ import torch.distributed as dist
 
 from bracketflow.core import Array
 from bracketflow.distributed.covariance import ShardedCovariance
+from bracketflow.distributed.joining import join
 from bracketflow.distributed.ranks import (
-    GroupError,
+    GroupAbandoned,
+    ending_soon,
     from_first,
     gathered,
     process_group,
@@ -45,15 +48,13 @@ EXPECTED = (ValueError, TypeError, ImportError, OSError)
 @contextmanager
 def joined(source: str, timeout: timedelta = TIMEOUT) -> Iterator[Ranks]:
     """All ranks, as a process group that ends with the context."""
-    try:
-        dist.init_process_group("gloo", timeout=timeout)
-    except (RuntimeError, ValueError) as error:
-        raise GroupError(
-            f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']} found no connection to the "
-            f"others; where a machine has several networks, GLOO_SOCKET_IFNAME names one: {error}"
-        ) from error
+    join(timeout)
     try:
         yield Together(own_files=RANK in source)
+    except GroupAbandoned as error:
+        # The thread of its message would keep the process from ending until the timeout.
+        print(f"bracketflow: {error}", file=sys.stderr, flush=True)
+        os._exit(2)
     finally:
         dist.destroy_process_group()
 
@@ -210,6 +211,10 @@ class Together(Ranks):
             yield batch
             self._all.before, self._all.batch = self._all.read, None
             part, goes_on = following, batch.goes_on
+
+    def heeding(self, stop: Interruption) -> AbstractContextManager[None]:
+        """Within, a rank that waits for a silent one ends soon after a signal."""
+        return ending_soon(lambda: stop.signal is not None)
 
     def shown(self, rows: Batches, ledger: Ledger) -> HowFar:
         """How far all ranks are, for someone who watches."""
