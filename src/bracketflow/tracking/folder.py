@@ -70,8 +70,8 @@ class Folder:
         try:
             with open_ordinary(path) as file:
                 found = dict(json.load(file))
-            if found.pop("checksum") != _checksum(found):
-                raise ValueError("its checksum does not match")
+            if found.pop("checksum", None) != _checksum(found):
+                raise ValueError("its checksum is missing or does not match")
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:

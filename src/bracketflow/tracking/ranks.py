@@ -20,6 +20,10 @@ T = TypeVar("T")
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what torchrun sets
 
 
+class Stuck(ConnectionError):
+    """A message was given up, but a thread waits for it on, and keeps the process from ending."""
+
+
 class HowFar(Protocol):
     """Rows read, of how many."""
 

@@ -9,9 +9,8 @@ travels with the product; only beginning and end have messages of their own.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -33,7 +32,7 @@ from bracketflow.distributed.ranks import (
 from bracketflow.streams import Batches, Moments
 from bracketflow.streams.moments import column_means
 from bracketflow.tracking.interruption import Interruption
-from bracketflow.tracking.ranks import HowFar, Ranks, Start, digest_of, until_trouble
+from bracketflow.tracking.ranks import HowFar, Ranks, Start, Stuck, digest_of, until_trouble
 from bracketflow.tracking.rows import Added, Batch, Ledger
 from bracketflow.tracking.settings import Settings
 
@@ -49,14 +48,13 @@ EXPECTED = (ValueError, TypeError, ImportError, OSError)
 def joined(source: str, timeout: timedelta = TIMEOUT) -> Iterator[Ranks]:
     """All ranks, as a process group that ends with the context."""
     join(timeout)
-    try:
-        yield Together(own_files=RANK in source)
-    except GroupAbandoned as error:
-        # The thread of its message would keep the process from ending until the timeout.
-        print(f"bracketflow: {error}", file=sys.stderr, flush=True)
-        os._exit(2)
-    finally:
-        dist.destroy_process_group()
+    with ExitStack() as held:
+        held.callback(dist.destroy_process_group)
+        try:
+            yield Together(own_files=RANK in source)
+        except GroupAbandoned as error:
+            held.pop_all()  # which would wait as well
+            raise Stuck(str(error)) from error
 
 
 class Together(Ranks):
