@@ -1,6 +1,6 @@
 # make demo   sets up, runs the main job, shows its result
 # make test   sets up, runs the tests
-# make soak   the long tests: a large file, kills, hostile input, a million steps of every method
+# make soak   the long tests: a large file, kills, damage, ranks, hostile input, a million steps of every method
 # make coverage  tests with coverage of src, fails below 95% of lines or of branches
 # make mutation  small changes of core, geometry, flows and tracker: fails when tests miss over 15%
 # make check  what continuous integration runs: format, lint, types, import rules, tests, and the
@@ -75,6 +75,9 @@ bench: $(STAMP)
 soak: $(STAMP)
 	$(BIN)/python benchmarks/soak_file.py
 	$(BIN)/python benchmarks/endurance.py
+	$(BIN)/python benchmarks/endurance_folder.py meetings 1000 0
+	$(BIN)/python benchmarks/endurance_folder.py mutations 2000 0
+	$(BIN)/python benchmarks/endurance_ranks.py 30 0
 
 clean:
 	rm -rf $(VENV) out build dist

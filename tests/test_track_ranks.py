@@ -4,9 +4,12 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,6 +25,7 @@ pytestmark = pytest.mark.skipif(
 
 import bracketflow as bf  # noqa: E402
 from bracketflow.cli import main  # noqa: E402
+from bracketflow.distributed.joining import attempt  # noqa: E402
 from bracketflow.locking import folder_lock  # noqa: E402
 from bracketflow.tracking import page  # noqa: E402
 from bracketflow.tracking.ranks import ALONE, launched  # noqa: E402
@@ -36,6 +40,9 @@ N, ROWS, BATCH = 10, 1003, 50
 SCENE = "tracking_scenes:followed"
 SETTINGS = {"k": 3, "batch": BATCH}
 BOUND = 240.0  # seconds for a job that takes 10 on a machine with nothing else to do
+# Every way of starting must do without what a script of one's own may need.
+PLAIN = {**ENVIRONMENT, "COLUMNS": "100"}
+del PLAIN["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"]
 ENDINGS = (".npy", ".csv", ".npz", ".parquet", ".h5")
 
 
@@ -403,8 +410,8 @@ def test_a_lost_rank_is_noticed_and_nothing_is_lost(pool, tmp_path, what):
 class Torchrun:
     """`torchrun` of the command, in a session of its own, of which nothing is left."""
 
-    def __init__(self, *arguments, ranks=2, restarts=0):
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    def __init__(self, *arguments, ranks=2, restarts=0, meet="--standalone"):
+        command = [sys.executable, "-m", "torch.distributed.run", meet]
         command += [f"--nproc-per-node={ranks}", f"--max-restarts={restarts}"]
         command += ["--monitor-interval=0.05", "-m", "bracketflow", "track"]
         self.process = subprocess.Popen(
@@ -413,7 +420,7 @@ class Torchrun:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**ENVIRONMENT, "COLUMNS": "100"},
+            env=PLAIN,
             start_new_session=True,
         )
 
@@ -457,12 +464,25 @@ def test_torchrun_shows_once_and_writes_once(tmp_path):
     assert (out / "index.html").read_text().count("<html") == 1
 
 
-@pytest.mark.parametrize(("victim", "number"), [("0", signal.SIGINT), ("1", signal.SIGTERM)])
-def test_killed_started_again_interrupted_resumed(pool, tmp_path, victim, number):
-    """Through all of that, the end is the undisturbed one to the last bit."""
+def free_port():
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return held.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    ("victim", "number", "meet"),
+    [("0", signal.SIGINT, "--master-port={}"), ("1", signal.SIGTERM, "--standalone")],
+)
+def test_killed_started_again_interrupted_resumed(pool, tmp_path, victim, number, meet):
+    """Through all of that, the end is the undisturbed one to the last bit.
+
+    With a port given, torchrun keeps one store for all attempts, with the addresses of the dead.
+    """
     settings = {"k": 2, "batch": 16}
     source, out = written(tmp_path / "a.npy", made(16_000)), tmp_path / "run"
-    job = Torchrun(source, "-k", 2, "--batch", 16, "--out", out, restarts=1)
+    command = (source, "-k", 2, "--batch", 16, "--out", out)
+    job = Torchrun(*command, restarts=1, meet=meet.format(free_port()))
     job.until(out / "series.csv", 100)
     (lost,) = (pid for pid in job.workers() if _environment(pid)["RANK"] == victim)
     os.kill(lost, signal.SIGKILL)
@@ -476,6 +496,63 @@ def test_killed_started_again_interrupted_resumed(pool, tmp_path, victim, number
     together(pool, source, tmp_path / "whole", settings=settings)
     together(pool, source, out, settings={}, resume=True)
     same(out, tmp_path / "whole")
+
+
+def test_a_rank_that_is_told_to_end_does_not_wait_for_a_stopped_one(pool, tmp_path):
+    """What it has seen is saved, long before torchrun would kill it."""
+    source, out = written(tmp_path / "a.npy", made(16_000)), tmp_path / "run"
+    command = [sys.executable, "-m", "bracketflow", "track", source, "-k", "2", "--batch", "16"]
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    first, other = (
+        subprocess.Popen(
+            [*command, "--out", str(out)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**PLAIN, **meeting, "RANK": str(rank)},
+        )
+        for rank in range(2)
+    )
+    try:
+        deadline, series = time.monotonic() + BOUND, out / "series.csv"
+        while not series.exists() or series.read_bytes().count(b"\n") < 100:
+            assert first.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        other.send_signal(signal.SIGSTOP)
+        first.send_signal(signal.SIGTERM)
+        _, complaints = first.communicate(timeout=BOUND)
+    finally:
+        for rank in (first, other):
+            rank.kill()
+            rank.communicate()
+    assert first.returncode == 2
+    assert "rank 0 of 2 was asked to end and got no answer for 10 s" in complaints
+    # Its line may be written; the batch after it is the one that was waited for.
+    assert bf.load(out / "checkpoint.bf").state.steps >= series.read_bytes().count(b"\n") - 2
+    together(pool, source, tmp_path / "whole", settings={"k": 2, "batch": 16})
+    together(pool, source, out, settings={}, resume=True)
+    same(out, tmp_path / "whole")
+
+
+def test_ranks_do_not_take_the_dead_for_the_living():
+    """What a rank of an earlier attempt has left in the store is not waited for or believed."""
+    store, patience = torch.distributed.HashStore(), timedelta(seconds=BOUND)
+    names = []
+    for _ in range(3):
+        with ThreadPoolExecutor(3) as pool:
+            ranks = [pool.submit(attempt, store, rank, 3, patience) for rank in range(3)]
+            names.append({rank.result() for rank in ranks})
+        store.set("bracketflow/here/1", "a number of one that died while it was waiting")
+    assert [len(name) for name in names] == [1, 1, 1]
+    assert len(set.union(*names)) == 3
+
+
+def test_a_rank_that_does_not_come_is_named():
+    store = torch.distributed.HashStore()
+    with pytest.raises(RuntimeError, match=r"ranks \[1, 2\] were not there within 0:00:00.1"):
+        attempt(store, 0, 3, timedelta(seconds=0.1))
 
 
 def _environment(pid):

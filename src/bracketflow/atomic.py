@@ -3,11 +3,36 @@
 from __future__ import annotations
 
 import os
+import stat
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 TEMPORARY = ".tmp"
+
+
+class NotAFile(ValueError):
+    """A directory, a pipe or a device where a file should be."""
+
+
+def open_ordinary(path: Path, mode: str = "rb") -> BinaryIO:
+    """An ordinary file, opened: a pipe or a device could be read for ever."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise NotAFile(f"{path}: not an ordinary file: put that aside")
+    return path.open(mode)  # type: ignore[return-value]
+
+
+@contextmanager
+def named_errors(path: Path) -> Iterator[None]:
+    """Within, errors of the system name `path`: those of a full disk name nothing."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 def write_atomically(path: Path, parts: Iterable[bytes]) -> None:
@@ -21,7 +46,7 @@ def write_atomically(path: Path, parts: Iterable[bytes]) -> None:
     mark = f"{os.getpid()}.{threading.get_ident()}"
     temporary = path.with_name(f".{path.name}.{mark}{TEMPORARY}")
     try:
-        with temporary.open("xb") as file:
+        with named_errors(path), temporary.open("xb") as file:
             file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())

@@ -13,7 +13,6 @@ import hashlib
 import importlib
 import json
 import os
-import stat
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,9 +23,11 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 import bracketflow.core as core
+from bracketflow.atomic import NotAFile, open_ordinary
 from bracketflow.atomic import write_atomically as write_atomically
 from bracketflow.core import Probe, State, whole_number
 from bracketflow.sharding import shards
+from bracketflow.threads import one_at_a_time
 
 MAGIC = b"bracketflow checkpoint "
 FORMATS = (b"1\n", b"2\n")  # the last one is written
@@ -170,6 +171,7 @@ class Checkpoint:
         if not self.path.parent.is_dir():
             raise ValueError(f"path: the folder {self.path.parent} does not exist: create it first")
 
+    @one_at_a_time
     def __call__(self, state: State, probe: Probe) -> None:
         """Save when the turn has come."""
         steps = int(np.max(state.steps))
@@ -203,10 +205,12 @@ def _frozen(rng: Any) -> Any:
 
 
 def _opened(path: Path) -> BinaryIO:
-    """An ordinary file, opened: a pipe or a device could be read for ever."""
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise ValueError(f"{path}: not a bracketflow checkpoint, not even an ordinary file")
-    return path.open("rb")
+    try:
+        return open_ordinary(path)
+    except NotAFile:
+        raise ValueError(
+            f"{path}: not a bracketflow checkpoint, not even an ordinary file"
+        ) from None
 
 
 def _contents(path: Path, file: BinaryIO) -> tuple[dict[str, Any], list[np.ndarray]]:

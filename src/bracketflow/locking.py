@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,10 +32,12 @@ def folder_lock(path: str | Path) -> Iterator[None]:
     ------
     FolderBusy
         Another process holds it; the message names that process.
+    ValueError
+        `.lock` is a link or no ordinary file: what it stands for would be overwritten.
     """
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    handle = _opened(folder / LOCK)
     try:
         _take(handle, folder)
         os.ftruncate(handle, 0)
@@ -41,6 +45,22 @@ def folder_lock(path: str | Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+def _opened(lock: Path) -> int:
+    """A handle of the lock file itself, never of what a link points to."""
+    unusable = f"{lock}: a link, or no ordinary file: remove it"
+    try:
+        # Windows has no O_NOFOLLOW, and no links that a stranger may make.
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            raise ValueError(unusable) from None
+        raise
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise ValueError(unusable)
+    return handle
 
 
 def _take(handle: int, folder: Path) -> None:

@@ -6,6 +6,7 @@ A monitor is any function of (state, probe). A sink is any function of one recor
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -16,9 +17,11 @@ from typing import Any, Literal, Self, TextIO
 
 import numpy as np
 
+from bracketflow.atomic import named_errors
 from bracketflow.certificates import rounding_bound
 from bracketflow.core import BadObservation, Probe, State, diagonal, to_host, whole_number
 from bracketflow.geometry import subspace_error
+from bracketflow.threads import one_at_a_time
 
 Record = dict[str, Any]
 Sink = Callable[[Record], None]
@@ -77,6 +80,7 @@ class SubspaceChange:
     def __init__(self) -> None:
         self._before: Any = None
 
+    @one_at_a_time
     def __call__(self, state: State, probe: Probe) -> Any:
         """Compare with the basis of the last call, and keep this one."""
         before, self._before = self._before, state.basis
@@ -117,6 +121,7 @@ class Recorder:
         self._calls = 0
         self._bad: list[str] = []
 
+    @one_at_a_time
     def __call__(self, state: State, probe: Probe) -> None:
         """Record this step if its turn has come."""
         self._calls += 1
@@ -134,6 +139,7 @@ class Recorder:
         for sink in self.sinks:
             sink(record)
 
+    @one_at_a_time
     def refused(self, bad: BadObservation) -> None:
         """Put a bad observation into the next record, with its step and reason."""
         self._bad.append(f"step {bad.step}: {bad.reason}")
@@ -154,24 +160,30 @@ class _FileSink:
         self.append = append
         self._file: TextIO | None = None
 
-    def _open(self) -> TextIO:
+    @one_at_a_time
+    def _write(self, text: str) -> None:
         if self._file is None:
             how: Literal["a", "w"] = "a" if self.append else "w"
             self._file = self.path.open(how, encoding="utf-8", newline="")
-        return self._file
+        with named_errors(self.path):
+            self._file.write(text)
 
+    @one_at_a_time
     def flush(self, *, to_disk: bool = False) -> None:
         """Hand what was written to the operating system, or all the way to the disk."""
         if self._file is not None:
-            self._file.flush()
-            if to_disk:
-                os.fsync(self._file.fileno())
+            with named_errors(self.path):
+                self._file.flush()
+                if to_disk:
+                    os.fsync(self._file.fileno())
 
+    @one_at_a_time
     def close(self) -> None:
         """Flush and close the file."""
         if self._file is not None:
-            self._file.close()
-            self._file = None
+            file, self._file = self._file, None
+            with named_errors(self.path):
+                file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -190,20 +202,22 @@ class JSONLines(_FileSink):
 
     def __call__(self, record: Record) -> None:
         """Write one record."""
-        self._open().write(json.dumps(record) + "\n")
+        self._write(json.dumps(record) + "\n")
 
 
 class CSV(_FileSink):
     """Comma-separated values with a header; a list becomes columns name_0, name_1, …"""
 
+    @one_at_a_time
     def __call__(self, record: Record) -> None:
         """Write one record."""
         row = dict(_flattened(record))
-        first = self._file is None and not (self.append and _has_content(self.path))
-        writer = csv.DictWriter(self._open(), fieldnames=list(row))
-        if first:
+        lines = io.StringIO()
+        writer = csv.DictWriter(lines, fieldnames=list(row))
+        if self._file is None and not (self.append and _has_content(self.path)):
             writer.writeheader()
         writer.writerow(row)
+        self._write(lines.getvalue())
 
 
 class TensorBoard:
@@ -317,6 +331,7 @@ class Progress:
         self._shown_at = 0.0
         self._latest: tuple[State, Probe] | None = None
 
+    @one_at_a_time
     def __call__(self, state: State, probe: Probe) -> None:
         """Advance; what takes a look at the run is shown ten times a second at most."""
         self._latest = state, probe

@@ -22,6 +22,7 @@ from bracketflow.core import (
     whole_number,
 )
 from bracketflow.sharding import shards
+from bracketflow.threads import one_at_a_time
 
 Product = Callable[[Array], Array]
 
@@ -306,9 +307,13 @@ class Counted(Operator):
     products: int = 0
 
     def __matmul__(self, block: Array) -> Array:
-        self.products += 1
-        self.matvecs += int(block.shape[-1])
+        self._count(int(block.shape[-1]))
         return super().__matmul__(block)
+
+    @one_at_a_time
+    def _count(self, columns: int) -> None:
+        self.products += 1
+        self.matvecs += columns
 
 
 def counted(op: Any) -> Counted:

@@ -13,7 +13,13 @@ from uuid import uuid4
 import torch
 import torch.distributed as dist
 
-from bracketflow.distributed.ranks import GroupError, device_of, from_first, together
+from bracketflow.distributed.ranks import (
+    GroupError,
+    device_of,
+    done_within,
+    from_first,
+    together,
+)
 
 # How long a rank waits before it looks whether another has failed: at first, and in the end.
 SHORTLY, PATIENTLY = timedelta(milliseconds=50), timedelta(seconds=1)
@@ -47,7 +53,7 @@ class Alarm:
     def _sum(self, wire: Any, *, group: Any) -> None:
         try:
             work, patience = dist.all_reduce(wire, group=group, async_op=True), SHORTLY
-            while not _done(work, patience):
+            while not done_within(work, patience):
                 self._refuse_gone(self.messages)
                 self._answer(wire)
                 patience = min(2 * patience, PATIENTLY)
@@ -128,10 +134,3 @@ def _store_of(group: Any) -> Any:
     """The store of the group; None for nccl, where nobody waits in the all-reduce itself."""
     reachable = hasattr(group, "get_group_store") and device_of(group).type == "cpu"
     return group.get_group_store() if reachable else None
-
-
-def _done(work: Any, patience: timedelta) -> bool:
-    """Whether it ends, well or not, within that time."""
-    with suppress(RuntimeError):
-        work.wait(patience)
-    return bool(work.is_completed())

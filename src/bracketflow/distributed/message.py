@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from bracketflow.core import Array, contiguous
-from bracketflow.distributed.ranks import GroupError, together
+from bracketflow.distributed.ranks import GroupError, all_reduce, together
 
 
 class Tail(NamedTuple):
@@ -37,7 +37,7 @@ def summed(image: Array, tail: Tail, group: Any) -> tuple[Array, Tail]:
     else:
         end = torch.tensor(tail, dtype=image.dtype, device=image.device)
         message = wire = torch.cat([image.reshape(-1), end])
-    together(dist.all_reduce, wire, group=group)
+    together(all_reduce, wire, group=group)
     return message[:size].reshape(image.shape), Tail(*message[size:].tolist())
 
 

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from datetime import timedelta
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -20,9 +25,18 @@ from bracketflow.core import Array, ObservationError, Probe, State
 from bracketflow.driver import Method, Monitor
 from bracketflow.sharding import row_count
 
+PULSE = timedelta(seconds=0.25)  # Python hears a signal no sooner than a wait ends
+GRACE = 10.0  # seconds for a batch at hand, of the 30 after which torchrun kills
+
+_asked_to_end: ContextVar[Callable[[], bool] | None] = ContextVar("_asked_to_end", default=None)
+
 
 class GroupError(ConnectionError):
     """The ranks no longer work together: one died, hangs, or holds another basis."""
+
+
+class GroupAbandoned(GroupError):
+    """A rank was asked to end while it waited; its message waits on, until the timeout."""
 
 
 def process_group(group: Any = None) -> Any:
@@ -46,6 +60,45 @@ def together(collective: Callable[..., Any], *args: Any, group: Any) -> Any:
             "group. The first error among the ranks is the cause; `torchrun --max-restarts` "
             f"starts them all again, from the last checkpoint. ({error})"
         ) from error
+
+
+@contextmanager
+def ending_soon(asked: Callable[[], bool]) -> Iterator[None]:
+    """Within, a sum that ranks do not come to is given up some seconds after `asked()` is true.
+
+    Without it signals are not even heard before the timeout of the process group.
+    """
+    token = _asked_to_end.set(asked)
+    try:
+        yield
+    finally:
+        _asked_to_end.reset(token)
+
+
+def all_reduce(wire: Any, *, group: Any) -> None:
+    """Sum the tensor over the ranks, in place."""
+    asked = _asked_to_end.get()
+    if asked is None or device_of(group).type != "cpu":  # elsewhere nobody waits in the sum itself
+        dist.all_reduce(wire, group=group)
+        return
+    work, end = dist.all_reduce(wire, group=group, async_op=True), inf
+    while not done_within(work, PULSE):
+        if asked():
+            end = min(end, time.monotonic() + GRACE)
+        if time.monotonic() > end:
+            raise GroupAbandoned(
+                f"rank {dist.get_rank(group)} of {dist.get_world_size(group)} was asked to end and "
+                f"got no answer for {GRACE:g} s: another rank is stopped or hangs: end it, and go "
+                "on from the last checkpoint"
+            )
+    work.wait()  # raises what went wrong
+
+
+def done_within(work: Any, patience: timedelta) -> bool:
+    """Whether it ends, well or not, within that time."""
+    with suppress(RuntimeError):
+        work.wait(patience)
+    return bool(work.is_completed())
 
 
 def gathered(value: Any, group: Any) -> list[Any]:

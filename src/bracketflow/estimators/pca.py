@@ -15,6 +15,7 @@ from bracketflow.core import Array, whole_number
 from bracketflow.estimators import memory
 from bracketflow.estimators.callbacks import CallbackSupportMixin, reported, with_callbacks
 from bracketflow.estimators.covariance import Covariance, absorbed, nothing
+from bracketflow.threads import one_at_a_time
 
 EXACT = 128  # features up to which every column is kept
 COVERAGE = 0.95  # of the error bars
@@ -74,7 +75,8 @@ noise_variance_, n_components_, batch_size_, n_samples_seen_, n_features_in_, fe
     Up to 128 features nothing is left out: the result is that of `PCA` on all rows, to rounding.
     Beyond, q = 4 · n_components + 10 columns and a level are carried, and memory is a few times
     n_features · (q + batch_size) numbers. Components are ordered and signed as those of `PCA`.
-    `partial_fit` takes all its rows or, when it raises, none.
+    `partial_fit` takes all its rows or, when it raises, none. Threads may share an estimator: they
+    wait for each other, and no rows are lost.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ noise_variance_, n_components_, batch_size_, n_samples_seen_, n_features_in_, fe
         self.nan = nan
         self.random_state = random_state
 
+    @one_at_a_time
     @with_callbacks  # type: ignore[untyped-decorator]
     def fit(self, X: Any, y: Any = None) -> StreamingPCA:
         """Fit anew with the rows X, (n_samples, n_features), batch by batch."""
@@ -104,6 +107,7 @@ noise_variance_, n_components_, batch_size_, n_samples_seen_, n_features_in_, fe
             self._publish(stream)
         return self
 
+    @one_at_a_time
     def partial_fit(self, X: Any, y: Any = None, check_input: bool = True) -> StreamingPCA:
         """Take in more rows, one or a million; `check_input` is as in `IncrementalPCA`."""
         stream = getattr(self, "_stream", None)
@@ -121,10 +125,16 @@ noise_variance_, n_components_, batch_size_, n_samples_seen_, n_features_in_, fe
         self._publish(stream)
         return self
 
+    @one_at_a_time
     def transform(self, X: Any) -> Array:
         """Rows in the coordinates of the components, (n_samples, n_components)."""
         return super().transform(self._filled(X))
 
+    inverse_transform = one_at_a_time(IncrementalPCA.inverse_transform)
+    get_covariance = one_at_a_time(IncrementalPCA.get_covariance)
+    get_precision = one_at_a_time(IncrementalPCA.get_precision)
+
+    @one_at_a_time
     def score_samples(self, X: Any) -> Array:
         """Log-likelihood of each row under the probabilistic model, as in `PCA`."""
         return PCA.score_samples(self, self._filled(X))
@@ -132,6 +142,11 @@ noise_variance_, n_components_, batch_size_, n_samples_seen_, n_features_in_, fe
     def score(self, X: Any, y: Any = None) -> float:
         """Mean log-likelihood of the rows, as in `PCA`."""
         return float(np.mean(self.score_samples(X)))
+
+    @one_at_a_time
+    def __getstate__(self) -> dict[str, Any]:
+        """All attributes of one moment, for copies and pickles."""
+        return {**super().__getstate__()}
 
     def __sklearn_tags__(self) -> Any:
         """Sparse input everywhere; NaN where it is to be ignored."""

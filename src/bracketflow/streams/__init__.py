@@ -19,6 +19,7 @@ from bracketflow.oracles import Operator
 from bracketflow.streams.matrices import load_matrix
 from bracketflow.streams.moments import Covariance, Moments, covariance, second_moment
 from bracketflow.streams.readers import Rows, Wanted, open_file, open_stream, skipped, slices
+from bracketflow.threads import one_at_a_time
 
 __all__ = [
     "Batches",
@@ -35,9 +36,9 @@ SIZE = 256  # rows of a batch where the source has no batches of its own
 OnBadRow = Literal["raise", "skip"]
 
 
-@dataclass
+@dataclass(eq=False)
 class Batches:
-    """An iterator over batches of rows (b, n)."""
+    """An iterator over batches of rows (b, n); several threads may share it."""
 
     name: str
     """The source, for messages."""
@@ -52,6 +53,7 @@ class Batches:
     def __iter__(self) -> Iterator[Any]:
         return self
 
+    @one_at_a_time
     def __next__(self) -> Any:
         batch = next(self.parts)
         self.read += int(batch.shape[0])

@@ -15,6 +15,7 @@ from bracketflow.driver import read_off
 from bracketflow.geometry import random_basis
 from bracketflow.monitor import Record, Sink
 from bracketflow.solve import Which, oriented, reoriented
+from bracketflow.threads import one_at_a_time
 from bracketflow.torch.curvature import (
     Curvature,
     LossFunction,
@@ -93,6 +94,7 @@ class HessianMonitor:
         self.state: State = self.tracker.init(start)
         self._result: Result | None = None
 
+    @one_at_a_time
     def step(self, batch: Sequence[Any]) -> None:
         """Count a training step; look at this batch (inputs, targets) if the turn has come."""
         self.steps += 1

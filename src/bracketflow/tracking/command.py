@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from bracketflow.core import Probe, State, Status
 from bracketflow.driver import Monitor
 from bracketflow.monitor import Progress
 from bracketflow.tracking.interruption import Interruption
-from bracketflow.tracking.ranks import HowFar, Ranks, launched
+from bracketflow.tracking.ranks import HowFar, Ranks, Stuck, launched
 from bracketflow.tracking.rows import (
     RowTracker,
     background,
@@ -111,6 +112,14 @@ def add_arguments(subparsers: Any) -> None:
 
 def run_track(args: argparse.Namespace) -> int:
     """`bracketflow track`."""
+    try:
+        return _tracked(args)
+    except Stuck as error:
+        print(f"bracketflow: {error}", file=sys.stderr, flush=True)
+        os._exit(2)
+
+
+def _tracked(args: argparse.Namespace) -> int:
     settings = Settings(
         k=args.k,
         batch=args.batch,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bracketflow.atomic import write_atomically
+from bracketflow.atomic import TEMPORARY, open_ordinary, write_atomically
 from bracketflow.checkpoint import load, save
 from bracketflow.core import State
 from bracketflow.locking import LOCK
@@ -41,7 +43,8 @@ class Folder:
         """
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"{self.path}: is a file: give a folder with --out")
-        held, manifest = self._contents(), self.manifest()
+        held = self._contents()
+        manifest = {} if force and not resume else self.manifest()
         if resume and not manifest:
             raise ValueError(f"{self.path}: holds no run to resume: leave --resume out")
         if held and not (resume or force):
@@ -57,41 +60,59 @@ class Folder:
     def _contents(self) -> list[Path]:
         if not self.path.is_dir():
             return []
-        return sorted(p for p in self.path.iterdir() if p.name not in (LOCK, PREVIOUS))
+        found = (p for p in self.path.iterdir() if p.name not in (LOCK, PREVIOUS))
+        # What a killed process has left there is removed by the next one that writes.
+        return sorted(p for p in found if not (p.name[0] == "." and p.suffix == TEMPORARY))
 
     def manifest(self) -> dict[str, Any]:
         """What it says of the run in it; empty if it holds none."""
         path = self / MANIFEST
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            return {**found, "settings": dict(found["settings"])}
+            with open_ordinary(path) as file:
+                found = dict(json.load(file))
+            if found.pop("checksum", None) != _checksum(found):
+                raise ValueError("its checksum is missing or does not match")
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise ValueError(f"{path}: damaged, it does not describe a run: {error}") from None
+        except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
+            raise ValueError(
+                f"{path}: damaged, it does not describe a run ({error}): put a copy of it back, or "
+                "start anew with --force"
+            ) from None
+        return found
+
+    def stamp(self) -> list[tuple[int, int, int] | None]:
+        """Another one after any process has written here."""
+        return [_stamp(self / name) for name in (MANIFEST, CHECKPOINT, SERIES)]
 
     def put_aside(self) -> None:
-        """Move an earlier run to previous/1, the next one to previous/2, …"""
+        """Move an earlier run to previous/1, the next one to previous/2, …
+
+        Through a folder of its own, so that one that was killed here is made good by the next.
+        """
         old, shelf = self._contents(), self / PREVIOUS
-        if not old:
+        moving = shelf / "unfinished"
+        if not old and not moving.exists():
             return
-        count = 1 + (len(list(shelf.iterdir())) if shelf.is_dir() else 0)
-        (shelf / str(count)).mkdir(parents=True)
+        moving.mkdir(parents=True, exist_ok=True)
         for path in old:
-            path.rename(shelf / str(count) / path.name)
+            path.rename(moving / path.name)
+        numbers = [int(path.name) for path in shelf.iterdir() if path.name.isdecimal()]
+        moving.rename(shelf / str(1 + max(numbers, default=0)))
 
     def load_state(self) -> State:
         """The state to go on from."""
         path = self / CHECKPOINT
         if not path.exists():
-            raise ValueError(f"{path}: none was written yet: start anew with --force")
+            raise ValueError(f"{path}: there is none: start anew with --force")
         return load(path).state
 
-    def save_state(self, state: State, method: RowTracker) -> None:
-        """Write the checkpoint; the series must be on the disk before."""
+    def save_state(self, state: State, method: RowTracker, series: tuple[int, str]) -> None:
+        """Write the checkpoint; what it knows of the series must be on the disk before."""
         ledger = ledger_of(state)
         plain = (
             *ledger._replace(
+                series=tuple(series),  # type: ignore[arg-type]
                 moments=tuple(ledger.moments),  # type: ignore[arg-type]
                 noticed=tuple(tuple(event) for event in ledger.noticed),  # type: ignore[misc]
             ),
@@ -100,7 +121,8 @@ class Folder:
 
     def write_manifest(self, content: dict[str, Any]) -> None:
         """Write what the run is and how far it has come."""
-        text = json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n"
+        whole = {**content, "checksum": _checksum(content)}
+        text = json.dumps(whole, indent=1, sort_keys=True, allow_nan=False) + "\n"
         write_atomically(self / MANIFEST, [text.encode()])
 
     def write_eigenpairs(self, state: State, method: RowTracker) -> None:
@@ -108,3 +130,15 @@ class Folder:
         buffer = io.BytesIO()
         np.savez(buffer, **eigenpairs(state, method))  # type: ignore[arg-type]
         write_atomically(self / EIGENPAIRS, [buffer.getvalue()])
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size

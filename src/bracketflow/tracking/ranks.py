@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -18,6 +18,10 @@ from bracketflow.tracking.settings import Settings
 T = TypeVar("T")
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what torchrun sets
+
+
+class Stuck(ConnectionError):
+    """A message was given up, but a thread waits for it on, and keeps the process from ending."""
 
 
 class HowFar(Protocol):
@@ -115,6 +119,10 @@ class Ranks:
     ) -> Iterator[Batch]:
         """Batches until the rows end, a signal comes, or rows cannot be read (see `problems`)."""
         return map(self.batch, until_trouble(stop(parts), problems))
+
+    def heeding(self, stop: Interruption) -> AbstractContextManager[None]:
+        """Within, a rank that waits for a silent one ends soon after a signal."""
+        return nullcontext()
 
     def shown(self, rows: Batches, ledger: Ledger) -> HowFar:
         """How far all ranks are, for someone who watches."""

@@ -40,6 +40,8 @@ class Ledger(NamedTuple):
     """How many of them counted little,"""
     faint_at: Any = np.zeros(0, dtype=np.int64)
     """and at which steps, the latest `FAINT_KEPT`."""
+    series: tuple[int, str] = (0, "")
+    """Of a saved state: what the series held before its line, see `series.Written`."""
 
     @property
     def total(self) -> float:
@@ -131,7 +133,7 @@ class RowTracker:
         if any(event.kind == "outlier" for event in noticed):
             faint_at = np.append(ledger.faint_at, int(before.steps))[-FAINT_KEPT:]
             ledger = ledger._replace(faint=ledger.faint + 1, faint_at=faint_at)
-        return after._replace(memory=ledger), probe
+        return _settled(after._replace(memory=ledger)), probe
 
     def events(self, before: State, after: State) -> tuple[Event, ...]:
         """What the tracker noticed in the step to `after`."""
@@ -243,6 +245,16 @@ def _distance(before: Array, after: Array) -> float:
     """`subspace_error`, exactly 0 where nothing has turned but by rounding."""
     distance = float(subspace_error(before, after))
     return distance if distance > 8 * epsilon(after) * after.size**0.5 else 0.0
+
+
+def _settled(value: Any) -> Any:
+    """A state as a checkpoint gives it back: other layouts of its arrays give other last bits."""
+    if isinstance(value, np.ndarray):
+        return np.asarray(value, order="C")
+    if not isinstance(value, tuple):
+        return value
+    parts = map(_settled, value)
+    return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
 
 
 def _bare(state: State) -> State:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import csv
+import os
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from bracketflow.atomic import write_atomically
+from bracketflow.atomic import named_errors, open_ordinary, write_atomically
 from bracketflow.certificates import certify, rounding_bound
 from bracketflow.core import Probe, State
 from bracketflow.monitor import CSV, Record
 from bracketflow.tracking.rows import RowTracker, background, known_errors, ledger_of, variances
 
 POINTS = 1500  # records that a figure shows at most
+PART = 1 << 20  # bytes that are read at once
 WORDS = "events"  # the one column that is text
 COUNTS = ("rows", "step", "matvecs")
 OF_BATCH = ("background", "lyapunov", "rounding", "residuals", "angles")
@@ -67,17 +71,56 @@ def _by_column(ordered: np.ndarray, probe: Probe) -> np.ndarray:
     return placed
 
 
+class Written(NamedTuple):
+    """What a checkpoint knows of the series: all before the line of its state."""
+
+    length: int
+    """Bytes,"""
+    checksum: str
+    """and their SHA-256."""
+
+
+NOTHING_WRITTEN = Written(0, sha256().hexdigest())
+
+
 class Writer(CSV):
     """A monitor that appends a line for each batch to a CSV file; use it as a context manager."""
 
     def __init__(self, path: Path, method: RowTracker):
         super().__init__(path, append=True)
         self.method = method
+        self.before = NOTHING_WRITTEN
+        """All before the last line."""
+        self._length, self._digest = 0, sha256()
 
     def __call__(self, state: State, probe: Probe | None) -> None:  # type: ignore[override]
         """Record the state and the batch that came to it; with no probe, the state alone."""
+        self.before = Written(self._length, self._digest.hexdigest())
         super().__call__({**of_state(self.method, state), **of_batch(state, probe)})
         self.flush()
+
+    def _write(self, text: str) -> None:
+        super()._write(text)
+        line = text.encode()
+        self._length += len(line)
+        self._digest.update(line)
+
+    def go_on_after(self, kept: Written) -> None:
+        """Go on with a file that begins with what was kept; an error when it does not."""
+        with suppress(FileNotFoundError), open_ordinary(self.path) as file:
+            while part := file.read(min(PART, kept.length - self._length)):
+                self._length += len(part)
+                self._digest.update(part)
+        if (self._length, self._digest.hexdigest()) != kept:
+            raise ValueError(
+                f"{self.path}: damaged, its first {kept.length:,} bytes are not those that the "
+                "run has written: put a copy of them back, or start anew with --force"
+            )
+
+    def cut(self) -> None:
+        """Leave only what was kept: a process that died may have written more."""
+        with suppress(FileNotFoundError):
+            os.truncate(self.path, self._length)
 
 
 # Reading ----------------------------------------------------------------------------------------
@@ -90,24 +133,6 @@ class Series(NamedTuple):
     """At most `POINTS` of them, evenly spread; `change` is the largest since the one before."""
     events: list[tuple[int, str]]
     """Rows read, and what was noticed then."""
-
-
-def truncate(path: Path, rows: int) -> None:
-    """Leave only whole lines of states that had read fewer than `rows` rows."""
-    with path.open("rb") as file:
-        write_atomically(path, _earlier(file, rows))
-
-
-def _earlier(lines: Iterable[bytes], rows: int) -> Iterator[bytes]:
-    lines = iter(lines)
-    header = next(lines)
-    yield header
-    place = header.split(b",").index(b"rows")
-    for line in lines:
-        count = line.split(b",", place + 1)[place]
-        if not line.endswith(b"\n") or not count.isdigit() or int(count) >= rows:
-            return
-        yield line
 
 
 def load(path: Path) -> Series:
@@ -159,7 +184,7 @@ def write_parquet(path: Path) -> Path | None:
     kinds = {name: arrow.float64() for name in header}
     kinds |= dict.fromkeys(COUNTS, arrow.int64()) | {WORDS: arrow.string()}
     target = path.with_suffix(".parquet")
-    with tempfile.TemporaryFile() as copy:
+    with named_errors(target), tempfile.TemporaryFile(dir=path.parent) as copy:
         options = table.ConvertOptions(column_types=kinds)
         with (
             table.open_csv(path, convert_options=options) as source,
@@ -168,5 +193,5 @@ def write_parquet(path: Path) -> Path | None:
             for batch in source:
                 sink.write_batch(batch)
         copy.seek(0)
-        write_atomically(target, iter(lambda: copy.read(1 << 20), b""))
+        write_atomically(target, iter(lambda: copy.read(PART), b""))
     return target

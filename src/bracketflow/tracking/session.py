@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -65,12 +65,14 @@ def follow(
     """Track the rows of `source` into the folder `out`, or go on with the run that it holds.
 
     Nothing is written before the first batch was read and absorbed without complaint. Rows that
-    cannot be read later end the run like an interruption: what was tracked is saved. Of several
-    `ranks` only the first touches the folder; all return the same.
+    cannot be read later end the run like an interruption: what was tracked is saved. The folder is
+    locked from the first write to the last; what another process has made of it before is noticed.
+    Of several `ranks` only the first touches the folder; all return the same.
     """
     ranks.agree(settings)
     folder = Folder(Path(out))
     resume, force = ranks.told(lambda: _intent(folder, ranks, resume, force))
+    seen = folder.stamp()
     manifest = ranks.told(lambda: folder.earlier(resume=resume, force=force))
     settings = settings.agreeing(manifest["settings"]) if resume else settings.completed()
     method = settings.method()
@@ -94,15 +96,18 @@ def follow(
         manifest = _manifest(source, settings, ranks, first)
     if start is not None:
         method.step(ranks.batch(first), state)  # raises now, before anything is touched
+    writer = series.Writer(folder / SERIES, method)
+    session = _Session(folder, method, state, writer, save_every)
     with ExitStack() as held:
-        ranks.told(lambda: _take(folder, held, manifest, ledger.read if resume else None))
+        ranks.told(lambda: _lock(folder, held, resume, force, seen))
+        ranks.told(lambda: session.begin(manifest, ledger, resume))
         stop, problems = interruption or Interruption(), list[str]()
         batches = ranks.observations(_chained(first, rows), stop, problems)
-        with series.Writer(folder / SERIES, method) as writer:
-            session = _Session(folder, method, state, writer, save_every)
+        held.enter_context(_remedy_named(folder))
+        with writer, session.rescued(), ranks.heeding(stop):
             if ranks.first:
                 with watchers(ranks.shown(rows, ledger), method) as monitors:
-                    status = session.run(batches, session.saving(*monitors), problems)
+                    status = session.run(batches, (session.record, *monitors), problems)
             else:
                 status = session.run(batches, (), problems)
             ranks.told(session.close)
@@ -120,14 +125,29 @@ def _intent(folder: Folder, ranks: Ranks, resume: bool, force: bool) -> tuple[bo
     return (True, force) if (folder / CHECKPOINT).exists() else (False, True)
 
 
-def _take(folder: Folder, held: ExitStack, manifest: dict[str, Any], read: int | None) -> None:
-    """Lock the folder and make it ready to go on after `read` rows, or for a new run."""
+def _lock(folder: Folder, held: ExitStack, resume: bool, force: bool, seen: Any) -> None:
+    """Lock the folder; an error when another process has written there since it was looked at."""
     held.enter_context(folder_lock(folder.path))
-    if read is None:
-        folder.put_aside()
-    else:
-        series.truncate(folder / SERIES, read)
-    folder.write_manifest({**manifest, "status": "RUNNING"})
+    folder.earlier(resume=resume, force=force)
+    if resume and folder.stamp() != seen:
+        raise ValueError(
+            f"{folder.path}: another process has written there while this one was waiting for its "
+            "first rows: give --resume again to go on with what it holds now"
+        )
+
+
+@contextmanager
+def _remedy_named(folder: Folder) -> Iterator[None]:
+    """Within, an error of the system, as of a full disk, names its file and how to go on."""
+    try:
+        yield
+    except ConnectionError:
+        raise
+    except OSError as error:
+        raise ValueError(
+            f"{error.filename or folder.path}: {error.strerror}: mend that and go on with "
+            "--resume, what was saved before is kept"
+        ) from error
 
 
 def _chained(first: Any, rows: Batches) -> Iterator[Any]:
@@ -192,6 +212,20 @@ class _Session:
         self.save_every = save_every
         self.saved_at = monotonic()
         self.latest: State | None = None
+        """Whose line was the last to be written, or to be tried."""
+
+    def begin(self, manifest: dict[str, Any], ledger: Ledger, resume: bool) -> None:
+        """Make the locked folder ready to go on, or for a new run, which can be resumed at once."""
+        if resume:
+            self.writer.go_on_after(series.Written(*ledger.series))
+        else:
+            self.folder.put_aside()
+        # Before anything is cut: a run that says it is whole must be so, whenever this one dies.
+        self.folder.write_manifest({**manifest, "status": "RUNNING"})
+        if resume:
+            self.writer.cut()
+        else:
+            self.folder.save_state(self.state, self.method, self.writer.before)
 
     def run(
         self, batches: Iterator[Batch], monitors: Sequence[Monitor], problems: list[str]
@@ -200,43 +234,48 @@ class _Session:
         first = next(batches, None)
         if first is None:
             return Status.STREAM_ENDED
-        try:
-            result = run(
-                self.method,
-                chain([first], batches),
-                self.state,
-                monitors=monitors,
-                on_bad="skip",
-                bad_limit=1,
-            )
-        except ConnectionError:  # another rank is lost, what this one has seen need not be
-            if self.latest is not None:
-                self._save(self.latest)
-            raise
+        result = run(
+            self.method,
+            chain([first], batches),
+            self.state,
+            monitors=monitors,
+            on_bad="skip",
+            bad_limit=1,
+        )
         self.state = result.state
         if result.status is not Status.STREAM_ENDED:
             at = ledger_of(self.state).read + 1
             problems.append(f"the batch from row {at} on: {result.bad[-1].reason}")
         return Status(result.status)
 
-    def saving(self, *others: Monitor) -> Sequence[Monitor]:
-        """Monitors that write the series and save the state in time, and `others`."""
-        return self.writer, self._save_in_time, *others
-
-    def _save_in_time(self, state: State, probe: Probe) -> None:
+    def record(self, state: State, probe: Probe | None) -> None:
+        """Write the line of a state, and save the state when it is time."""
         self.latest = state
-        if monotonic() - self.saved_at >= self.save_every:
+        self.writer(state, probe)
+        if probe is None or monotonic() - self.saved_at >= self.save_every:
+            self.writer.flush(to_disk=True)
             self._save(state)
 
     def _save(self, state: State) -> None:
-        self.writer.flush(to_disk=True)
-        self.folder.save_state(state, self.method)
+        self.folder.save_state(state, self.method, self.writer.before)
         self.saved_at = monotonic()
 
     def close(self) -> None:
         """Record the last state, which no batch follows, and save it."""
-        self.writer(self.state, None)
-        self._save(self.state)
+        self.record(self.state, None)
+
+    @contextmanager
+    def rescued(self) -> Iterator[None]:
+        """Within, a file that cannot grow or a rank that is lost costs nothing that was seen."""
+        try:
+            yield
+        except OSError:
+            with suppress(OSError):
+                self.writer.flush(to_disk=True)
+            if self.latest is not None:
+                with suppress(OSError):
+                    self._save(self.latest)
+            raise
 
 
 def _written(folder: Folder, state: State, method: RowTracker, manifest: dict[str, Any]) -> Outcome:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -20,8 +20,10 @@ import torch.distributed as dist
 
 from bracketflow.core import Array
 from bracketflow.distributed.covariance import ShardedCovariance
+from bracketflow.distributed.joining import join
 from bracketflow.distributed.ranks import (
-    GroupError,
+    GroupAbandoned,
+    ending_soon,
     from_first,
     gathered,
     process_group,
@@ -30,7 +32,7 @@ from bracketflow.distributed.ranks import (
 from bracketflow.streams import Batches, Moments
 from bracketflow.streams.moments import column_means
 from bracketflow.tracking.interruption import Interruption
-from bracketflow.tracking.ranks import HowFar, Ranks, Start, digest_of, until_trouble
+from bracketflow.tracking.ranks import HowFar, Ranks, Start, Stuck, digest_of, until_trouble
 from bracketflow.tracking.rows import Added, Batch, Ledger
 from bracketflow.tracking.settings import Settings
 
@@ -45,17 +47,14 @@ EXPECTED = (ValueError, TypeError, ImportError, OSError)
 @contextmanager
 def joined(source: str, timeout: timedelta = TIMEOUT) -> Iterator[Ranks]:
     """All ranks, as a process group that ends with the context."""
-    try:
-        dist.init_process_group("gloo", timeout=timeout)
-    except (RuntimeError, ValueError) as error:
-        raise GroupError(
-            f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']} found no connection to the "
-            f"others; where a machine has several networks, GLOO_SOCKET_IFNAME names one: {error}"
-        ) from error
-    try:
-        yield Together(own_files=RANK in source)
-    finally:
-        dist.destroy_process_group()
+    join(timeout)
+    with ExitStack() as held:
+        held.callback(dist.destroy_process_group)
+        try:
+            yield Together(own_files=RANK in source)
+        except GroupAbandoned as error:
+            held.pop_all()  # which would wait as well
+            raise Stuck(str(error)) from error
 
 
 class Together(Ranks):
@@ -210,6 +209,10 @@ class Together(Ranks):
             yield batch
             self._all.before, self._all.batch = self._all.read, None
             part, goes_on = following, batch.goes_on
+
+    def heeding(self, stop: Interruption) -> AbstractContextManager[None]:
+        """Within, a rank that waits for a silent one ends soon after a signal."""
+        return ending_soon(lambda: stop.signal is not None)
 
     def shown(self, rows: Batches, ledger: Ledger) -> HowFar:
         """How far all ranks are, for someone who watches."""
