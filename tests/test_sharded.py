@@ -79,8 +79,10 @@ def test_jumps_are_found_together(ranks):
     first, second = ranks.results("sharded:jumps")
     assert first == second
     assert first["found"] == first["expected"]
-    (found,) = (step for step, kind in first["found"] if kind == "jump")
-    assert 15 < found < 15 + 8
+    # A block that is still finding the new signal may start anew once more.
+    found = [step for step, kind in first["found"] if kind == "jump"]
+    assert 15 < found[0] < 15 + 8
+    assert len(found) <= 2
     assert first["difference"] <= 1e-12
 
 
@@ -110,16 +112,17 @@ def test_background_changes_nothing_beyond_the_rounding_of_the_products(ranks, n
 
 
 @pytest.mark.parametrize("name", FLOWS + TRACKERS)
-def test_three_small_messages_a_step(compared, name):
+def test_few_small_messages_a_step(compared, name):
     result = compared[name][0]
-    assert max(result["messages"]) <= 3
+    # Of a tracker: the level, the product, and two more when the columns turn.
+    assert max(result["messages"]) <= (3 if name in FLOWS else 4)
     q = 5 * 4 + 1
     assert max(result["bytes"]) <= 8 * 8 * q * q  # nothing as long as a column travels with q
 
 
 def test_messages_while_the_signal_stands_still(ranks):
     result = ranks.results("sharded:compare", name="tracker", noise=0.0)[0]
-    assert max(result["messages"]) <= 3
+    assert max(result["messages"]) <= 4
     assert result["difference"] <= 1e-12
 
 

@@ -132,7 +132,7 @@ class EigenTracker:
         self, state: State, columns: Array, image: Array, weight: float
     ) -> tuple[State, Probe]:
         """One problem and the image of its columns: observe, weigh, judge, absorb, turn."""
-        (mean, rungs, spread), (n, k) = Memory(*state.memory), state.basis.shape
+        (mean, rungs, spread), k = Memory(*state.memory), state.basis.shape[-1]
         kind: Any = whole if isinstance(mean, Whole) else block
         former, kept = int(rungs.chosen), np.ones(k)
         view, probe, everything = kind.observe(mean, columns, image, state.basis, state.seen)
@@ -153,11 +153,12 @@ class EigenTracker:
                 rungs = ladder.renewed(rungs)
             # Where the last observation says more of this one than the mean does, nothing waits.
             due = verdict.chosen != former or fresh.foretold or fresh.more[0] > 0
-            due = due or mean.stale > (0 if n <= whole.SMALL else STALE)
+            small = row_count(state.basis) <= whole.SMALL
+            due = due or mean.stale > (0 if small else STALE)
             if due:
                 mean, kept = kind.turn(mean, verdict.chosen, former, k)
             regular = int(rungs.observed) % ladder.AGREEING == 0
-            if due or regular or verdict.copied.any():
+            if self.forget is None and (due or regular or verdict.copied.any()):
                 mean = kind.offers(mean, k, rungs)
             spread = spread.entered(kept, state.steps)
         basis = mean.frame if isinstance(mean, Whole) else mean.columns

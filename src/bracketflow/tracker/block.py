@@ -152,12 +152,9 @@ def _of_basis(image: Array, rayleigh: Array, level: Any, basis: Array) -> Probe:
     """The probe of the first k columns."""
     k, matvecs = basis.shape[-1], image.shape[-1]
     inside, image = rayleigh[:k, :k], image[:, :k]
-    own, gram = trace(inside) / k, None
-    if shards() is not None:
-        residual = image - basis @ inside
-        gram = over_rows(residual.mT @ residual)
+    own = trace(inside) / k
     inside = inside - own * identity_like(inside)
-    return Probe(basis, partial(_lowered, image, own, basis), level + own, inside, matvecs, gram)
+    return Probe(basis, partial(_lowered, image, own, basis), level + own, inside, matvecs)
 
 
 def _lowered(image: Array, level: Any, columns: Array) -> Array:

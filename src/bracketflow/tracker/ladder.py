@@ -14,10 +14,10 @@ mean.
 
 **Memory.** Let b_j be how much more of the fresh observation rung j has captured than the chosen
 one. Under the hypothesis that it captures no more, E b_j ≤ 0, the exponential of
-Σ (c b_j − ½c² E b_j²) is a supermartingale for every c: from any start it passes m/α with
-probability α/m at most. Page's test runs the sum from its last zero; with m the observations that
-the chosen mean remembers, and would lose, a mean that grows to m has seen false alarms with a
-probability of about α log m in all. A rung that passes is chosen.
+Σ (c b_j − ½c² Var b_j) is a supermartingale for every c, b being normal: from any start it passes
+m/α with probability α/m at most. Page's test runs the sum from its last zero; with m the
+observations that the chosen mean remembers, and would lose, a mean that grows to m has seen false
+alarms with a probability of about α log m in all. A rung that passes is chosen.
 A longer rung that is found worse than the chosen one becomes a copy of it. When the first rung
 captures most, the signal has jumped, and every rung starts anew from the last observation.
 """
@@ -43,7 +43,7 @@ ones that happen to be alike come in every long stream."""
 
 EQUAL = np.finfo(float).eps ** 0.5
 TINY = np.finfo(float).tiny
-LOUDEST = 1 / np.finfo(float).eps ** 2
+LOUDEST = EQUAL**-4  # the square of 1/eps: of what comes after a standstill
 
 
 class Ladder(NamedTuple):
@@ -273,7 +273,7 @@ def judge(ladder: Ladder, more: np.ndarray, size: np.ndarray) -> tuple[Ladder, V
     more : (J,) array
         b: how much more of it each rung captures than the chosen one.
     size : (J,) array
-        What b would be worth if the rung were right: the scale on which c is set, c = size/E b².
+        What b would be worth if the rung were right: the scale on which c is set, c = size/Var b.
     """
     more, size = more / ladder.own, size / ladder.own
     threshold = log(max(memory(ladder) / float(ladder.typical), 1.0) / ALPHA)
