@@ -151,8 +151,8 @@ class EigenTracker:
             mean = kind.absorb(mean, view, gains, verdict, int(rungs.observed))
             if verdict.jumped:
                 rungs = ladder.renewed(rungs)
-            # Where the last observation says more of this one than the mean does, nothing waits.
-            due = verdict.chosen != former or fresh.foretold or fresh.more[0] > 0
+            # What the last observation has foretold better than the mean does never waits.
+            due = verdict.chosen != former or fresh.foretold
             small = row_count(state.basis) <= whole.SMALL
             due = due or mean.stale > (0 if small else STALE)
             if due:

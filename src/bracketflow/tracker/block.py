@@ -188,11 +188,13 @@ def compare(block: Block, view: View, k: int, chosen: int) -> Fresh:
     powers = np.einsum("km,km->k", view.outside, view.outside)
     outside, powers_last = np.sum(powers), np.sum((view.outside - block.outside[0]) ** 2)
     since_last = view.inside - block.inside[0]
+    more = block.offers.judge(entries, quotients, view.outside)
+    nearer = powers_last + np.sum(since_last**2) < outside + np.sum(view.inside**2)
     return Fresh(
         float(outside + np.sum(view.inside[k:, :k] ** 2)),
         float(powers_last + np.sum(since_last[k:, :k] ** 2)),
-        bool(powers_last + np.sum(since_last**2) < outside + np.sum(view.inside**2)),
-        block.offers.judge(entries, quotients, view.outside),
+        bool(nearer or more[0] > 0),
+        more,
         np.concatenate([view.inside[:, :k] ** 2, powers[None]]),
         quotients[:k] + view.level - block.values[:k] - block.levels[chosen],
     )

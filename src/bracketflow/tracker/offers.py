@@ -26,7 +26,8 @@ class Fresh(NamedTuple):
     apart_from_last: float
     """The same beside the last observation."""
     foretold: bool
-    """Whether all of it lies nearer to the last observation than to the mean."""
+    """Whether the last observation says more of it than the mean does: it lies nearer to that, or
+    in a block captures less than that would."""
     more: np.ndarray
     """b of every rung, (J,)."""
     squares: np.ndarray
