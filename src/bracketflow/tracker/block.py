@@ -39,7 +39,7 @@ from bracketflow.tracker import offers as offer
 from bracketflow.tracker.identity import arrange
 from bracketflow.tracker.ladder import Ladder, Verdict
 from bracketflow.tracker.offers import Fresh, Offers
-from bracketflow.tracker.whole import _host, _like
+from bracketflow.tracker.whole import as_array_of, on_host
 
 WIDTH = 5
 """q = WIDTH·k: columns beyond k stand for the bulk. Error over PCA's at n = 1000, noise 5: 1.15 for
@@ -102,8 +102,8 @@ def start(basis: Array, rungs: int, rng: Any) -> Block:
     return Block(
         columns=columns,
         random=contiguous(random),
-        along=_host(over_rows(contracted(columns, random)))[:, 0],
-        sketch=_host(over_rows(_sketch(columns, random, m))),
+        along=on_host(over_rows(contracted(columns, random)))[:, 0],
+        sketch=on_host(over_rows(_sketch(columns, random, m))),
         values=np.zeros(q),
         levels=np.zeros(rungs),
         image=xp.zeros_like(columns),
@@ -138,12 +138,12 @@ def observe(
         rayleigh = 0.5 * (compressed + compressed.mT)
         everything = Probe(columns, image, level, rayleigh, q, square=size)
         refuse_bad(everything, compressed - rayleigh, seen)
-    inside = _host(rayleigh)
+    inside = on_host(rayleigh)
     view = View(
         image,
         float(level),
         inside - np.diag(block.values),
-        _host(sketched) - inside[:k] @ block.sketch,
+        on_host(sketched) - inside[:k] @ block.sketch,
     )
     return view, _of_basis(image, rayleigh, level, basis), everything
 
@@ -261,12 +261,12 @@ def turn(block: Block, chosen: int, former: int, k: int) -> tuple[Block, np.ndar
         block = block._replace(values=np.diagonal(rayleigh).copy())
         return _turned(block, chosen, np.eye(q), X, block.sketch, k), np.ones(k)
     if chosen == former:
-        Z = X * _like((1 - block.stale) * block.values - lowest, X)
+        Z = X * as_array_of((1 - block.stale) * block.values - lowest, X)
     else:
-        gathered = _host(over_rows(contracted(X, block.image)))
-        Z = X @ _like(rayleigh - lowest * np.eye(q) - gathered, X)
+        gathered = on_host(over_rows(contracted(X, block.image)))
+        Z = X @ as_array_of(rayleigh - lowest * np.eye(q) - gathered, X)
     Z += block.image
-    squares, vectors = np.linalg.eigh(_host(over_rows(contracted(Z, Z))))
+    squares, vectors = np.linalg.eigh(on_host(over_rows(contracted(Z, Z))))
     squares, vectors = squares[::-1], vectors[:, ::-1]
     lengths = np.sqrt(np.maximum(squares, squares[0] * q * epsilon(X)))
     coefficients = (vectors / lengths)[:, :-1]
@@ -274,7 +274,7 @@ def turn(block: Block, chosen: int, former: int, k: int) -> tuple[Block, np.ndar
     known = overlap[:k, :k] if settled else np.diag(np.diagonal(overlap)[:k])
     order, sign, kept = arrange(known, q - 1, settled=settled)
     coefficients, overlap = coefficients[:, order] * sign, overlap[:, order] * sign
-    columns, sketch, along = _polished(Z @ _like(coefficients, X), block)
+    columns, sketch, along = _polished(Z @ as_array_of(coefficients, X), block)
     reference = (block.along - overlap @ along[:-1]) / along[-1]
     overlap = np.concatenate([overlap, reference[:, None]], axis=1)
     block = block._replace(values=np.append(lengths[order] + lowest, 0.0), along=along)
@@ -312,18 +312,22 @@ def _polished(columns: Array, block: Block) -> tuple[Array, np.ndarray, np.ndarr
     gram, product, sketched = over_rows(
         contracted(columns, columns), contracted(columns, z), _sketch(columns, z, m)
     )
-    sketch, along = _host(sketched), _host(product)[:, 0]
-    defect = _host(gram) - np.eye(q - 1)
+    sketch, along = on_host(sketched), on_host(product)[:, 0]
+    defect = on_host(gram) - np.eye(q - 1)
     size = float(np.linalg.norm(defect))
     if not size < 0.1:
         columns = orthonormal_columns(columns)
-        sketch = _host(over_rows(_sketch(columns, z, m)))
-        along = _host(over_rows(contracted(columns, z)))[:, 0]
+        sketch = on_host(over_rows(_sketch(columns, z, m)))
+        along = on_host(over_rows(contracted(columns, z)))[:, 0]
     # What a step leaves is ¾·size²: nothing is to be gained below the rounding of the sums.
     elif size > q * epsilon(columns):
         step = np.eye(q - 1) - 0.5 * defect
-        columns, sketch, along = columns @ _like(step, columns), step.T @ sketch, step.T @ along
+        columns, sketch, along = (
+            columns @ as_array_of(step, columns),
+            step.T @ sketch,
+            step.T @ along,
+        )
     length = float(max(1 - along @ along, epsilon(columns))) ** 0.5
-    reference = (z - columns @ _like(along[:, None], columns)) / length
+    reference = (z - columns @ as_array_of(along[:, None], columns)) / length
     sketch = np.vstack([sketch, (block.along @ block.sketch - along @ sketch) / length])
     return xp.concat([columns, reference], axis=-1), sketch, np.append(along, length)

@@ -163,9 +163,9 @@ def _view(whole: Whole, centred: Array, level: float, k: int) -> View:
     X, n = whole.frame, whole.frame.shape[-1]
     columns = watched_columns(n, k, whole.values)
     image = centred @ (X if k < n else X[:, columns])
-    entries, quotients = _host(X.mT @ image[:, : len(columns)]), whole.values.copy()
+    entries, quotients = on_host(X.mT @ image[:, : len(columns)]), whole.values.copy()
     if k < n:
-        quotients = _host(column_inner(X, image))
+        quotients = on_host(column_inner(X, image))
     else:
         quotients[columns] = entries[columns, np.arange(len(columns))]
     return View(centred, level, entries, quotients)
@@ -196,11 +196,12 @@ def compare(whole: Whole, view: View, k: int, chosen: int) -> Fresh:
     )
 
 
-def _host(array: Array) -> np.ndarray:
+def on_host(array: Array) -> np.ndarray:
+    """A small array in double precision, as NumPy's."""
     return np.asarray(to_host(array), dtype=float)
 
 
-def _like(small: np.ndarray, X: Array) -> Array:
+def as_array_of(small: np.ndarray, X: Array) -> Array:
     """A small array of the host in the library, dtype and device of X."""
     if isinstance(X, np.ndarray):
         return small.astype(X.dtype, copy=False)
@@ -233,7 +234,7 @@ def absorb(whole: Whole, view: View, gains: np.ndarray, verdict: Verdict, at: in
 def _summed_up(whole: Whole) -> Whole:
     """The same means without recent observations."""
     J, p, xp = len(whole.parts), len(whole.recent), namespace(whole.means)
-    own, parts = np.diagonal(whole.parts), _like(whole.parts, whole.means)
+    own, parts = np.diagonal(whole.parts), as_array_of(whole.parts, whole.means)
     recent = xp.reshape(xp.stack(list(whole.recent)), (p, -1))
     means = xp.reshape(parts[:, J:] @ recent, whole.means.shape)
     if (whole.parts[:, :J] == np.diag(own)).all():
@@ -262,12 +263,12 @@ def turn(whole: Whole, chosen: int, former: int, k: int) -> tuple[Whole, np.ndar
     n, xp = whole.frame.shape[-1], namespace(whole.means)
     values, vectors = xp.linalg.eigh(_mean(whole, chosen))
     values, vectors = xp.flip(values, axis=-1), xp.flip(vectors, axis=-1)
-    overlap = np.diag(_host(column_inner(whole.frame, vectors)))
+    overlap = np.diag(on_host(column_inner(whole.frame, vectors)))
     if k < n or np.min(abs(np.diagonal(overlap))) < CLOSE:
-        overlap = _host(whole.frame[:, :k].mT @ vectors[:, :k])
+        overlap = on_host(whole.frame[:, :k].mT @ vectors[:, :k])
     order, sign, kept = arrange(overlap, n)
     vectors = vectors[:, order] * xp.asarray(sign, dtype=vectors.dtype, device=_device(vectors))
-    frame, values = contiguous(vectors), _host(values)[order]
+    frame, values = contiguous(vectors), on_host(values)[order]
     return _seen_from(frame, values, whole, chosen, k), kept
 
 
@@ -278,10 +279,10 @@ def _seen_from(frame: Array, values: np.ndarray, whole: Whole, chosen: int, k: i
     asked = frame if k < n else frame[:, columns]
     images = [xp.reshape(whole.means @ asked, (J, -1))]
     images += [xp.reshape(recent @ asked, (1, -1)) for recent in whole.recent]
-    mixed = xp.reshape(_like(whole.parts, frame) @ xp.concat(images, axis=0), (J, n, -1))
-    held, quotients = _host(frame.mT @ mixed[..., : len(columns)]), np.tile(values, (J, 1))
+    mixed = xp.reshape(as_array_of(whole.parts, frame) @ xp.concat(images, axis=0), (J, n, -1))
+    held, quotients = on_host(frame.mT @ mixed[..., : len(columns)]), np.tile(values, (J, 1))
     if k < n:
-        quotients = _host(column_inner(frame[None], mixed))
+        quotients = on_host(column_inner(frame[None], mixed))
     return whole._replace(
         frame=frame,
         values=values,
@@ -316,4 +317,4 @@ def first(whole: Whole, view: View, basis: Array) -> tuple[Whole, np.ndarray]:
     means = xp.broadcast_to(view.centred, whole.means.shape) + 0
     whole = whole._replace(means=means, levels=whole.levels + view.level)
     last = len(whole.levels) - 1
-    return _seen_from(contiguous(vectors), _host(values) + 0, whole, last, k), np.ones(k)
+    return _seen_from(contiguous(vectors), on_host(values) + 0, whole, last, k), np.ones(k)
