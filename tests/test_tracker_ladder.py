@@ -19,14 +19,19 @@ def entered(ladder, noise, weight=1.0):
     # The first pair is told apart by half of its distance; later a mean that is far off says
     # nothing, and half of the distance from the last observation counts.
     return ladders.weigh(
-        ladder, 2 * noise if ladder.observed == 1 else 1e9 * noise, 2 * noise, weight, None
+        ladder,
+        2 * noise if ladder.observed == 1 else 1e9 * noise,
+        2 * noise,
+        weight,
+        None,
+        1 / weight,
     )
 
 
 def fed(noises, weights=None, forget=None):
     """The ladder after observations of these noises (the first one's cannot be seen), all gains."""
     weights = np.ones(len(noises)) if weights is None else weights
-    ladder, gains = ladders.begin(ladders.start(forget), weights[0]), []
+    ladder, gains = ladders.begin(ladders.start(forget), weights[0], 1 / weights[0]), []
     for noise, weight in zip(noises[1:], weights[1:], strict=True):
         ladder, gain = ladders.absorb(entered(ladder, noise, weight), forget)
         gains.append(gain)
@@ -60,7 +65,7 @@ def test_a_ladder_that_has_seen_nothing_remembers_nothing():
 
 
 def test_the_first_observation_is_all_that_every_rung_knows():
-    ladder = ladders.begin(ladders.start(None), 4.0)
+    ladder = ladders.begin(ladders.start(None), 4.0, 0.25)
     assert np.array_equal(ladder.variance, np.full(J, 0.25))
     assert ladders.memory(ladder) == 4
     assert (ladder.observed, ladder.typical, ladder.loudness) == (1, 4, 1)
@@ -188,7 +193,7 @@ def test_nearly_half_of_the_observations_may_be_louder_by_any_factor():
     for factor in (1e2, 1e6, 1e100):
         loud = rng.permutation(64) < 30
         noises = np.where(loud, factor, 1.0) * ordinary(rng, 64)
-        ladder = ladders.begin(ladders.start(None), 1.0)
+        ladder = ladders.begin(ladders.start(None), 1.0, 1.0)
         for noise in (1.0, *noises):
             ladder = entered(ladder, noise)
         assert 0.8 < float(entered(ladder, 1.0).usual) < 1.25
@@ -221,7 +226,7 @@ def test_ordinary_observations_are_rarely_called_loud(sigma):
     loud, total = 0, 0
     for seed in range(4):
         rng = np.random.default_rng(seed)
-        ladder = ladders.begin(ladders.start(None), 1.0)
+        ladder = ladders.begin(ladders.start(None), 1.0, 1.0)
         for _ in range(1000):
             ladder = entered(ladder, np.exp(sigma * rng.standard_normal()))
             loud += ladder.loudness > 1
@@ -241,8 +246,17 @@ def test_an_exactly_still_stream_has_no_loud_observations():
 # The noise of an observation --------------------------------------------------------------------
 
 
+def test_a_loud_first_observation_is_told_from_a_quiet_one_by_its_power():
+    ladder = ladders.begin(ladders.start(None), 1.0, 101.0)
+    ladder = ladders.weigh(ladder, 2.0, 99.0, 1.0, None, 1.01)
+    assert ladder.noise[-2:] == pytest.approx([100.0, 1.0])
+    for _ in range(20):
+        ladder = entered(ladder, 1.0 + 0.01 * float(ladder.observed % 3))
+    assert ladder.loud[-22] == pytest.approx(100, rel=0.1)
+
+
 def test_the_noise_of_the_first_pair_is_half_of_their_distance():
-    ladder = ladders.weigh(ladders.begin(ladders.start(None), 2.0), 6.0, 99.0, 4.0, None)
+    ladder = ladders.weigh(ladders.begin(ladders.start(None), 2.0, 0.5), 6.0, 99.0, 4.0, None, 0.25)
     assert np.array_equal(ladder.noise[-2:], [12.0, 12.0])  # for one unit of weight
     assert np.all(np.isnan(ladder.noise[:-2]))
     assert ladder.weight[-2:].tolist() == [2.0, 4.0]
@@ -252,23 +266,23 @@ def test_the_variance_of_the_mean_is_taken_out_of_what_it_did_not_foresee():
     ladder, _ = fed(np.ones(5))
     variance = ladder.variance[-1]
     assert variance == pytest.approx(0.2)
-    assert ladders.weigh(ladder, 1.2, 99.0, 1.0, None).noise[-1] == pytest.approx(1.0)
-    assert ladders.weigh(ladder, 1.2, 99.0, 3.0, None).noise[-1] == pytest.approx(3.0)
+    assert ladders.weigh(ladder, 1.2, 99.0, 1.0, None, 1.0).noise[-1] == pytest.approx(1.0)
+    assert ladders.weigh(ladder, 1.2, 99.0, 3.0, None, 1.0).noise[-1] == pytest.approx(3.0)
     # Never less than a quarter of what was seen.
-    assert ladders.weigh(ladder, 0.2, 99.0, 1.0, None).noise[-1] == pytest.approx(0.05)
+    assert ladders.weigh(ladder, 0.2, 99.0, 1.0, None, 1.0).noise[-1] == pytest.approx(0.05)
     # After a jump the mean says nothing, the last observation does.
-    assert ladders.weigh(ladder, 1e9, 2.0, 1.0, None).noise[-1] == pytest.approx(1.0)
+    assert ladders.weigh(ladder, 1e9, 2.0, 1.0, None, 1.0).noise[-1] == pytest.approx(1.0)
 
 
 def test_the_noise_that_is_measured_is_that_of_the_observations():
     """E‖C_t − mean‖² = σ²(1 + variance): of vectors with 400 entries."""
     rng = np.random.default_rng(9)
     mean = last = rng.standard_normal(400)
-    ladder, found = ladders.begin(ladders.start(None), 1.0), []
+    ladder, found = ladders.begin(ladders.start(None), 1.0, 1.0), []
     for _ in range(60):
         fresh = rng.standard_normal(400)
         ladder = ladders.weigh(
-            ladder, np.sum((fresh - mean) ** 2), np.sum((fresh - last) ** 2), 1, None
+            ladder, np.sum((fresh - mean) ** 2), np.sum((fresh - last) ** 2), 1, None, 1.0
         )
         found.append(ladder.noise[-1])
         ladder, gains = ladders.absorb(ladder, None)
@@ -309,7 +323,7 @@ def test_a_rung_that_captures_no_more_is_rarely_chosen(kind, mean):
     rng = np.random.default_rng(10)
     alarms, expected, size = 0, 0.0, only(3)
     for _ in range(40):
-        ladder = ladders.begin(ladders.start(None), 1.0)
+        ladder = ladders.begin(ladders.start(None), 1.0, 1.0)
         for count in range(2, 200):
             ladder = entered(ladder, 1.0)
             b = {

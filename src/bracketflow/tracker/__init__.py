@@ -137,12 +137,14 @@ class EigenTracker:
         former, kept = int(rungs.chosen), np.ones(k)
         view, probe, everything = kind.observe(mean, columns, image, state.basis, state.seen)
         if rungs.observed == 0:
-            rungs = ladder.begin(rungs, weight)
+            rungs = ladder.begin(rungs, weight, view.power)
             mean, kept = kind.first(mean, view, state.basis)
         else:
             fresh = kind.compare(mean, view, k, former)
             before = rungs
-            rungs = ladder.weigh(rungs, fresh.apart, fresh.apart_from_last, weight, self.forget)
+            rungs = ladder.weigh(
+                rungs, fresh.apart, fresh.apart_from_last, weight, self.forget, view.power
+            )
             spread = spread.after(fresh, before, rungs)
             verdict = ladder.unchanged(rungs)
             if self.forget is None:

@@ -84,7 +84,9 @@ class View(NamedTuple):
     image: Array
     """(C − level)X, (n, q)."""
     level: float
-    """Quotient of the reference."""
+    """Quotient of the reference r."""
+    power: float
+    """‖(C − level)z‖²."""
     inside: np.ndarray
     """XᵀNX, (q, q)."""
     outside: np.ndarray
@@ -130,9 +132,10 @@ def observe(
         level = along / square
         image = -level * columns
         image += product
-        compressed, size, sketched = over_rows(
+        compressed, size, power, sketched = over_rows(
             contracted(columns, image),
             frobenius_squared(image),
+            xp.sum((image @ as_array_of(block.along, image)) ** 2),
             _sketch(image[:, :k], block.random, m),
         )
         rayleigh = 0.5 * (compressed + compressed.mT)
@@ -142,6 +145,7 @@ def observe(
     view = View(
         image,
         float(level),
+        float(power),
         inside - np.diag(block.values),
         on_host(sketched) - inside[:k] @ block.sketch,
     )

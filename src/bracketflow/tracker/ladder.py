@@ -147,13 +147,16 @@ def start(forget: float | None) -> Ladder:
     )
 
 
-def begin(ladder: Ladder, weight: float) -> Ladder:
-    """After the first observation: it is all that every rung knows."""
-    weights = ladder.weight.copy()
-    weights[-1] = weight
+def begin(ladder: Ladder, weight: float, power: float) -> Ladder:
+    """After the first observation, of that `power`: it is all that every rung knows."""
+    noises, weights = ladder.noise.copy(), ladder.weight.copy()
+    noises[-1], weights[-1] = power * weight, weight
     return renewed(
         ladder._replace(
-            weight=weights, observed=ladder.observed + 1, typical=ladder.typical + weight
+            noise=noises,
+            weight=weights,
+            observed=ladder.observed + 1,
+            typical=ladder.typical + weight,
         )
     )
 
@@ -200,7 +203,12 @@ def span(ladder: Ladder) -> float:
 
 
 def weigh(
-    ladder: Ladder, apart: float, apart_from_last: float, weight: float, forget: float | None
+    ladder: Ladder,
+    apart: float,
+    apart_from_last: float,
+    weight: float,
+    forget: float | None,
+    power: float,
 ) -> Ladder:
     """Enter an observation: `apart` is ‖N‖² of what the chosen mean did not foresee.
 
@@ -216,7 +224,8 @@ def weigh(
         noise = min(max(apart - variance, 0.25 * apart), 0.5 * apart_from_last)
     noises = _pushed(ladder.noise, noise * weight)
     if ladder.observed == 1:
-        noises[-2] = noise * weight  # as that of the first, of which nothing else is known
+        # Of the first no more is known than its power beside that of the second.
+        noises[-2] *= noise / power if power > 0 else 1.0
     # Of the first two observations one number is known, and counted once.
     usual, largest = _usual(noises[max(KEPT - int(ladder.observed), 0) :])
     loud = np.ones(KEPT)

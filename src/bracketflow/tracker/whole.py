@@ -20,6 +20,7 @@ from bracketflow.core import (
     Probe,
     column_inner,
     contiguous,
+    frobenius_squared,
     namespace,
     to_host,
     trace,
@@ -127,6 +128,8 @@ class View(NamedTuple):
     """C − sI, (n, n)."""
     level: float
     """s."""
+    power: float
+    """‖C − sI‖_F²."""
     entries: np.ndarray
     """XᵀCX in the watched columns, (n, w)."""
     quotients: np.ndarray
@@ -168,7 +171,7 @@ def _view(whole: Whole, centred: Array, level: float, k: int) -> View:
         quotients = on_host(column_inner(X, image))
     else:
         quotients[columns] = entries[columns, np.arange(len(columns))]
-    return View(centred, level, entries, quotients)
+    return View(centred, level, float(frobenius_squared(centred)), entries, quotients)
 
 
 def watched_columns(n: int, k: int, values: np.ndarray) -> np.ndarray:
