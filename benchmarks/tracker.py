@@ -765,8 +765,6 @@ def bound_9():
     package = pathlib.Path(bf.__file__).parent
     tracker = sorted((package / "tracker").rglob("*.py"))
     krylov = sorted({*package.glob("krylov.py"), *(package / "krylov").rglob("*.py")})
-    if not krylov:  # still a part of the tracker
-        krylov = sorted(package.glob("tracker/krylov.py"))
     report("tracker/: lines of code", sum(code_lines(p) for p in tracker), high=800)
     report("Krylov solver: lines of code", sum(code_lines(p) for p in krylov), high=500)
     names = [name for path in tracker for name in constants(path)]
