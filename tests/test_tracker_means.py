@@ -35,14 +35,14 @@ def test_rungs_are_exponential_averages_however_they_are_summed_up(n, steps):
         for t, c in enumerate(centred[1:], 2):
             wanted = wanted + max(share, 1 / t) * (c - wanted)
         assert np.abs(rung(mean, j) - wanted).max() < 1e-3  # one early one may be called loud
-    assert len(mean.recent) == (1 if n <= whole.SMALL else whole.WAITING)
+    assert len(mean.recent) == (1 if n <= whole.SMALL else 1 + len(mean.means))
 
 
 @pytest.mark.parametrize(("n", "k"), [(9, None), (9, 3), (70, None)])
 def test_rungs_are_seen_from_the_frame(n, k):
     """Carried from observation to observation, as if turned anew."""
     state, _ = observed(n, k, 25)
-    mean, columns = state.memory.mean, whole.watched_columns(n, k or n, state.memory.mean.values)
+    mean, columns = state.memory.mean, mean.watched
     X = mean.frame
     for j in range(len(ladder.RUNGS)):
         turned = X.T @ rung(mean, j) @ X

@@ -99,8 +99,8 @@ class EigenTracker:
         """The memory of one problem before its first observation."""
         n, k, rungs = row_count(basis), basis.shape[-1], len(ladder.rungs(self.forget))
         if shards() is None and n <= max(whole.SMALL, block.WIDTH * k):
-            mean: Whole | Block = whole.start(basis, rungs)
-            squares = np.zeros((n, len(whole.watched_columns(n, k, np.zeros(n)))))
+            mean: Any = whole.start(basis, rungs)
+            squares = np.zeros_like(mean.held[0])
         else:
             mean = block.start(basis, rungs, rng)
             squares = np.zeros((len(mean.values) + 1, k))

@@ -41,9 +41,7 @@ AGREEING = 3
 """Observations that must agree before a test may pass, however clear each of them is: two loud
 ones that happen to be alike come in every long stream."""
 
-EQUAL = np.finfo(float).eps ** 0.5
-TINY = np.finfo(float).tiny
-LOUDEST = EQUAL**-4  # the square of 1/eps: of what comes after a standstill
+EPS, TINY = np.finfo(float).eps, np.finfo(float).tiny
 
 
 class Ladder(NamedTuple):
@@ -231,7 +229,7 @@ def weigh(
     loud = np.ones(KEPT)
     if forget is None:
         with np.errstate(over="ignore"):  # after a standstill everything is infinitely loud
-            loud = np.where(noises > largest, np.minimum(noises / usual, LOUDEST), 1.0)
+            loud = np.where(noises > largest, np.minimum(noises / usual, EPS**-2), 1.0)
     weights, shares = _pushed(ladder.weight, weight), np.zeros_like(ladder.shares)
     shares[:, :-1] = ladder.shares[:, 1:]
     older = ladder.older + ladder.shares[:, 0] ** 2 * ladder.loud[0] / ladder.weight[0]
@@ -289,7 +287,7 @@ def judge(ladder: Ladder, more: np.ndarray, size: np.ndarray) -> tuple[Ladder, V
     # Young rungs are the same mean but for rounding, which must not decide.
     own = ladder.variance[ladder.chosen]
     live, limit = size > 0, threshold / AGREEING
-    live &= abs(ladder.variance - own) > EQUAL * own
+    live &= abs(ladder.variance - own) > EPS**0.5 * own
     rate = np.where(live, 1 / np.clip(ladder.judged + 1, 1, KEPT), 0.0)
     # Var b, and of few observations nearly E b²: their scatter may be far too small.
     few = threshold / np.maximum(ladder.judged, 1)
@@ -325,7 +323,7 @@ def _decide(ladder: Ladder, threshold: float) -> tuple[Ladder, Verdict]:
         captured = np.where(others & (ladder.more > 0), ladder.captured, -inf)
         # Young rungs are equal but for rounding, which must not decide: the longest of them.
         most = np.max(captured)
-        chosen = int(np.flatnonzero(captured >= most - EQUAL * abs(most))[-1])
+        chosen = int(np.flatnonzero(captured >= most - EPS**0.5 * abs(most))[-1])
     copied = (ladder.less > threshold) & (places > chosen) & others
     jumped = chosen == 0
     if jumped:

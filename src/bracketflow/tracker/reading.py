@@ -17,8 +17,6 @@ from bracketflow.tracker.members import members_of
 from bracketflow.tracker.offers import Fresh
 from bracketflow.tracker.whole import Whole
 
-FARTHEST = 2**0.5
-"""Largest distance of two unit vectors, with the sign that fits best."""
 LAGGING = 1.5
 """Squared error over that of the noise alone at the best memory for a steady drift: of
 a·g + b/g², smallest in g, the second term is half of the first."""
@@ -140,7 +138,7 @@ def _of_member(state: State, coverage: float) -> tuple[Any, ...]:
     k = state.basis.shape[-1]
     values = _values_of_member(state)
     known = min(int(spread.observed), 2 * ladders.KEPT)
-    of_values, of_vectors = np.full(k, np.inf), np.full(k, FARTHEST)
+    of_values, of_vectors = np.full(k, np.inf), np.full(k, 2**0.5)
     if known > 0:
         variance = ladder.variance[ladder.chosen]
         if len(ladder.more) > 2 and ladder.chosen < len(ladder.more) - 1:
@@ -183,11 +181,11 @@ def _angles(mean: Whole | Block, spread: Spread, k: int, n: int) -> tuple[np.nda
 
 def _radius(angles: np.ndarray, codimension: int, coverage: float) -> np.ndarray:
     """Quantile of ‖x_i − u_i‖: a weighted sum of χ², matched in mean and variance."""
-    angles = np.minimum(angles, FARTHEST**2)  # no angle is larger
+    angles = np.minimum(angles, 2.0)  # unit vectors with the sign that fits are no farther apart
     freedom = np.ones(len(angles))
     freedom[-1] = codimension
     mean = angles.sum(axis=0)
     ratio = 2 / 9 * (angles**2 / freedom[:, None]).sum(axis=0) / np.maximum(mean**2, ladders.TINY)
     # Wilson and Hilferty: the cube root of χ² is nearly normal.
     root = 1 - ratio + NormalDist().inv_cdf(coverage) * np.sqrt(ratio)
-    return np.asarray(np.minimum(np.sqrt(mean * np.maximum(root, 0.0) ** 3), FARTHEST))
+    return np.asarray(np.minimum(np.sqrt(mean * np.maximum(root, 0.0) ** 3), 2**0.5))

@@ -36,8 +36,6 @@ SMALL = 64
 and `eigh` cost as much as their overhead."""
 WATCHED = 16
 """Columns of a full basis on which memories and noise are judged, of up to 2·WATCHED all."""
-WAITING = 8
-"""Observations that are summed up together: the passes over n × n arrays fall to an eighth."""
 
 
 class Whole(NamedTuple):
@@ -54,8 +52,10 @@ class Whole(NamedTuple):
     frame: Array
     """X, eigenvectors of the chosen mean when it was last renewed, (n, n); first those of the
     basis, in its order."""
+    watched: np.ndarray
+    """Columns on which memories and noise are judged, (w,)."""
     values: np.ndarray
-    """Eigenvalues that belong to them, (n,), above"""
+    """Eigenvalues that belong to the columns, (n,), above"""
     level: np.ndarray
     """the level averaged until then, ()."""
     held: np.ndarray
@@ -76,14 +76,16 @@ def start(basis: Array, rungs: int) -> Whole:
         complete = xp.linalg.qr(basis, mode="complete")[0]
         frame = xp.concat([basis, complete[:, k:]], axis=-1)
     means = xp.zeros((rungs, n, n), dtype=basis.dtype, device=_device(basis))
-    p = 1 if n <= SMALL else WAITING
-    w = len(watched_columns(n, k, np.zeros(n)))
+    p = 1 if n <= SMALL else rungs + 1  # a sum of so many costs as much as one step for every rung
+    watched = _watched_columns(n, k, np.zeros(n))
+    w = len(watched)
     return Whole(
         means,
         (means[0],) * p,
         np.eye(rungs, rungs + p),
         np.zeros(rungs),
         contiguous(frame),
+        watched,
         np.zeros(n),
         np.zeros(()),
         np.zeros((rungs, n, w)),
@@ -164,7 +166,7 @@ def observe(
 def _view(whole: Whole, centred: Array, level: float, k: int) -> View:
     """C − sI from the frame. Of the leading k all n columns are asked: others may have risen."""
     X, n = whole.frame, whole.frame.shape[-1]
-    columns = watched_columns(n, k, whole.values)
+    columns = whole.watched
     image = centred @ (X if k < n else X[:, columns])
     entries, quotients = on_host(X.mT @ image[:, : len(columns)]), whole.values.copy()
     if k < n:
@@ -174,7 +176,7 @@ def _view(whole: Whole, centred: Array, level: float, k: int) -> View:
     return View(centred, level, float(frobenius_squared(centred)), entries, quotients)
 
 
-def watched_columns(n: int, k: int, values: np.ndarray) -> np.ndarray:
+def _watched_columns(n: int, k: int, values: np.ndarray) -> np.ndarray:
     """Columns on which memories are judged: the k leading, or some of a full basis."""
     if k < n or n <= 2 * WATCHED:
         return np.arange(k)
@@ -183,8 +185,7 @@ def watched_columns(n: int, k: int, values: np.ndarray) -> np.ndarray:
 
 def compare(whole: Whole, view: View, k: int, chosen: int) -> Fresh:
     """The observation beside the chosen mean and the other rungs."""
-    n = len(whole.values)
-    columns = watched_columns(n, k, whole.values)
+    n, columns = len(whole.values), whole.watched
     unforeseen = view.entries.copy()
     unforeseen[columns, np.arange(len(columns))] -= whole.values[columns]
     outside = slice(k if k < n else 0, None)
@@ -235,27 +236,19 @@ def absorb(whole: Whole, view: View, gains: np.ndarray, verdict: Verdict, at: in
 
 
 def _summed_up(whole: Whole) -> Whole:
-    """The same means without recent observations."""
-    J, p, xp = len(whole.parts), len(whole.recent), namespace(whole.means)
-    own, parts = np.diagonal(whole.parts), as_array_of(whole.parts, whole.means)
-    recent = xp.reshape(xp.stack(list(whole.recent)), (p, -1))
-    means = xp.reshape(parts[:, J:] @ recent, whole.means.shape)
-    if (whole.parts[:, :J] == np.diag(own)).all():
-        for j in np.flatnonzero(own):
-            means[j] += float(own[j]) * whole.means[j]
-    else:  # some rungs are copies of another
-        means += xp.reshape(parts[:, :J] @ xp.reshape(whole.means, (J, -1)), means.shape)
-    return whole._replace(means=means, parts=np.eye(J, J + p))
+    """The same means without recent observations. Rungs that are the same share one."""
+    J, places = whole.parts.shape
+    distinct, same = np.unique(whole.parts, axis=0, return_inverse=True)
+    means = namespace(whole.means).zeros_like(whole.means)
+    means[: len(distinct)] = _combined(distinct, [*whole.means, *whole.recent])
+    return whole._replace(means=means, parts=np.eye(J, places)[same])
 
 
-def _mean(whole: Whole, rung: int) -> Array:
-    """M_j of one rung."""
-    J = len(whole.parts)
-    terms = [(float(part), i) for i, part in enumerate(whole.parts[rung]) if part]
-    total = 0.0 * whole.means[0]
-    for part, i in terms:
-        total += part * (whole.means[i] if i < J else whole.recent[i - J])
-    return total
+def _combined(parts: np.ndarray, terms: list[Array]) -> Array:
+    """Σ_i parts_ji terms_i for every j, (j, n, m)."""
+    used, xp = np.flatnonzero(parts.any(axis=0)), namespace(terms[0])
+    flat = xp.stack([xp.reshape(terms[i], (-1,)) for i in used])
+    return xp.reshape(as_array_of(parts[:, used], flat) @ flat, (-1, *terms[0].shape))
 
 
 def turn(whole: Whole, chosen: int, former: int, k: int) -> tuple[Whole, np.ndarray]:
@@ -264,7 +257,8 @@ def turn(whole: Whole, chosen: int, former: int, k: int) -> tuple[Whole, np.ndar
     Columns keep place and sign.
     """
     n, xp = whole.frame.shape[-1], namespace(whole.means)
-    values, vectors = xp.linalg.eigh(_mean(whole, chosen))
+    mean = _combined(whole.parts[chosen : chosen + 1], [*whole.means, *whole.recent])
+    values, vectors = xp.linalg.eigh(mean[0])
     values, vectors = xp.flip(values, axis=-1), xp.flip(vectors, axis=-1)
     overlap = np.diag(on_host(column_inner(whole.frame, vectors)))
     if k < n or np.min(abs(np.diagonal(overlap))) < CLOSE:
@@ -277,17 +271,17 @@ def turn(whole: Whole, chosen: int, former: int, k: int) -> tuple[Whole, np.ndar
 
 def _seen_from(frame: Array, values: np.ndarray, whole: Whole, chosen: int, k: int) -> Whole:
     """The rungs seen from a new frame."""
-    xp, n, J = namespace(frame), len(values), len(whole.means)
-    columns = watched_columns(n, k, values)
+    n, J = len(values), len(whole.means)
+    columns = _watched_columns(n, k, values)
     asked = frame if k < n else frame[:, columns]
-    images = [xp.reshape(whole.means @ asked, (J, -1))]
-    images += [xp.reshape(recent @ asked, (1, -1)) for recent in whole.recent]
-    mixed = xp.reshape(as_array_of(whole.parts, frame) @ xp.concat(images, axis=0), (J, n, -1))
+    terms, used = [*whole.means, *whole.recent], np.flatnonzero(whole.parts.any(axis=0))
+    mixed = _combined(whole.parts[:, used], [terms[i] @ asked for i in used])
     held, quotients = on_host(frame.mT @ mixed[..., : len(columns)]), np.tile(values, (J, 1))
     if k < n:
         quotients = on_host(column_inner(frame[None], mixed))
     return whole._replace(
         frame=frame,
+        watched=columns,
         values=values,
         level=np.asarray(whole.levels[chosen]),
         held=held,
@@ -298,8 +292,7 @@ def _seen_from(frame: Array, values: np.ndarray, whole: Whole, chosen: int, k: i
 
 def offers(whole: Whole, k: int, ladder: Ladder) -> Whole:
     """The offers of the rungs as they are now."""
-    n, chosen = len(whole.values), int(ladder.chosen)
-    columns = watched_columns(n, k, whole.values)
+    n, chosen, columns = len(whole.values), int(ladder.chosen), whole.watched
     noise = float(ladder.variance[chosen] * ladder.usual)
     noise = noise / ((n - k) * k if k < n else n * len(columns))
     turns, shifts = whole.held - whole.held[chosen], whole.quotients - whole.quotients[chosen]
