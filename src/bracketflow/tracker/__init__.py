@@ -7,30 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from bracketflow.core import (
-    Array,
-    Event,
-    ObservationError,
-    Probe,
-    State,
-    contiguous,
-    namespace,
-    whole_number,
-)
+from bracketflow.core import Array, Event, ObservationError, Probe, State, namespace, whole_number
 from bracketflow.geometry import initial_state
 from bracketflow.observation import advance, multiplied
 from bracketflow.oracles import as_operator
 from bracketflow.sharding import row_count, shards
-from bracketflow.tracker import block, ladder, whole
-from bracketflow.tracker.block import Block
+from bracketflow.tracker import ladder
+from bracketflow.tracker.block import WIDTH, Block
 from bracketflow.tracker.events import events
+from bracketflow.tracker.ladder import Ladder
 from bracketflow.tracker.members import members_of, stack_probes, stack_trees
 from bracketflow.tracker.reading import Memory, Reading, Spread, background, eigenvalues, read
-from bracketflow.tracker.whole import Whole
+from bracketflow.tracker.whole import SMALL, Whole
 
 STALE = 0.045
-"""Share of the mean that may be new before the columns of more than whole.SMALL turn: half of it is
-lost in squared error on average."""
+"""Share of the mean that may wait before the columns turn: half of it is lost in squared error on
+average."""
 
 __all__ = ["EigenTracker", "Reading"]
 
@@ -98,29 +90,24 @@ class EigenTracker:
     def _remember(self, basis: Array, rng: np.random.Generator) -> Memory:
         """The memory of one problem before its first observation."""
         n, k, rungs = row_count(basis), basis.shape[-1], len(ladder.rungs(self.forget))
-        if shards() is None and n <= max(whole.SMALL, block.WIDTH * k):
-            mean: Any = whole.start(basis, rungs)
-            squares = np.zeros_like(mean.held[0])
-        else:
-            mean = block.start(basis, rungs, rng)
-            squares = np.zeros((len(mean.values) + 1, k))
-        none = np.zeros((), dtype=np.int64)
-        spread = Spread(squares, np.zeros(k), none, np.zeros(k, dtype=np.int64))
-        return Memory(mean, ladder.start(self.forget), spread)
+        kind: Any = Whole if shards() is None and n <= max(SMALL, WIDTH * k) else Block
+        mean = kind.start(basis, rungs, rng)
+        return Memory(mean, ladder.start(self.forget), Spread.start(mean, k))
 
     def step(self, operator: Any, state: State) -> tuple[State, Probe]:
         """One observation: new state, and the probe of the state that went in."""
         operator, ensemble = as_operator(operator), tuple(state.basis.shape[:-2])
         members = members_of(state)
-        columns = [_multiplied_columns(member) for member in members]
-        identity = isinstance(Memory(*members[0].memory).mean, Whole)
-        product = multiplied(operator, stack_trees(columns, ensemble), identity=identity)
+        means = [Memory(*member.memory).mean for member in members]
+        columns = [mean.multiplied for mean in means]
+        product = multiplied(
+            operator, stack_trees(columns, ensemble), identity=isinstance(means[0], Whole)
+        )
         products = [product] if not ensemble else [product[i] for i in np.ndindex(ensemble)]
-        weight = float(operator.weight)
         pairs, refused = [], []
         for index, (member, own, image) in enumerate(zip(members, columns, products, strict=True)):
             try:
-                pairs.append(self._absorb(member, own, image, weight))
+                pairs.append(self._absorb(member, own, image, float(operator.weight)))
             except ObservationError as error:
                 refused.append((index, error))
         if refused:
@@ -131,43 +118,46 @@ class EigenTracker:
     def _absorb(
         self, state: State, columns: Array, image: Array, weight: float
     ) -> tuple[State, Probe]:
-        """One problem and the image of its columns: observe, weigh, judge, absorb, turn."""
+        """One problem and the image of its columns: observe, weigh, and if due judge and turn."""
         (mean, rungs, spread), k = Memory(*state.memory), state.basis.shape[-1]
-        kind: Any = whole if isinstance(mean, Whole) else block
-        former, kept = int(rungs.chosen), np.ones(k)
-        view, probe, everything = kind.observe(mean, columns, image, state.basis, state.seen)
-        if rungs.observed == 0:
-            rungs = ladder.begin(rungs, weight, view.power)
-            mean, kept = kind.first(mean, view, state.basis)
-        else:
-            fresh = kind.compare(mean, view, k, former)
-            before = rungs
+        view, probe, everything = mean.observe(columns, image, state.basis, state.seen)
+        if rungs.observed:
+            waits = rungs.awaited
+            apart, apart_from_recent, foretold = mean.compare(view, k, waits)
+            recent = waits or 1 / float(rungs.variance[0])
             rungs = ladder.weigh(
-                rungs, fresh.apart, fresh.apart_from_last, weight, self.forget, view.power
+                rungs, weight, view.power, apart, apart_from_recent, recent, forget=self.forget
             )
-            spread = spread.after(fresh, before, rungs)
-            verdict = ladder.unchanged(rungs)
-            if self.forget is None:
-                rungs, verdict = ladder.judge(rungs, fresh.more, mean.offers.size)
-            rungs, gains = ladder.absorb(rungs, self.forget)
-            mean = kind.absorb(mean, view, gains, verdict, int(rungs.observed))
-            if verdict.jumped:
-                rungs = ladder.renewed(rungs)
-            # What the last observation has foretold better than the mean does never waits.
-            due = verdict.chosen != former or fresh.foretold
-            small = row_count(state.basis) <= whole.SMALL
-            due = due or mean.stale > (0 if small else STALE)
-            if due:
-                mean, kept = kind.turn(mean, verdict.chosen, former, k)
-            regular = int(rungs.observed) % ladder.AGREEING == 0
-            if self.forget is None and (due or regular or verdict.copied.any()):
-                mean = kind.offers(mean, k, rungs)
-            spread = spread.entered(kept, state.steps)
-        basis = mean.frame if isinstance(mean, Whole) else mean.columns
-        basis = basis if basis.shape[-1] == k else contiguous(basis[:, :k])
+        else:
+            waits, foretold = 0.0, True
+            rungs = ladder.weigh(rungs, weight, view.power)
+        mean = mean.wait(view, float(rungs.counted[-1]), waits)
+        basis, order = state.basis, state.order
+        due = foretold or rungs.awaited > STALE * rungs.memory or rungs.waiting == ladder.KEPT
+        if due:
+            mean, rungs, spread = self._turn(mean, rungs, spread, k, state.steps)
+            basis, order = mean.basis(k), np.argsort(-mean.values[:k], kind="stable")
         following = advance(state, everything, basis, Memory(mean, rungs, spread))
-        order = np.argsort(-mean.values[:k], kind="stable")
         return following._replace(order=order), probe
+
+    def _turn(
+        self, mean: Whole | Block, rungs: Ladder, spread: Spread, k: int, steps: Any
+    ) -> tuple[Whole | Block, Ladder, Spread]:
+        """What waits is judged, absorbed, and the columns turn."""
+        former, waits, source = int(rungs.chosen), rungs.awaited, np.arange(len(rungs.variance))
+        if rungs.observed > rungs.waiting:
+            fresh = mean.fresh(k, waits)
+            spread = spread.after(fresh, rungs)
+            if self.forget is None:
+                rungs, source = ladder.judge(rungs, fresh.captured)
+        rungs, gains = ladder.absorb(rungs, self.forget)
+        chosen = int(rungs.chosen)
+        same = bool(former == chosen == source[chosen])
+        mean = mean.absorb(gains, source, waits)
+        mean, kept = mean.turn(chosen, k, float(gains[chosen]), waits, same=same)
+        if self.forget is None:
+            mean = mean.offer(rungs, k)
+        return mean, rungs, spread.entered(kept, steps)
 
     def events(self, before: State, after: State) -> tuple[Event, ...]:
         """What the step from `before` to `after` noticed.
@@ -192,16 +182,6 @@ class EigenTracker:
     def read(self, state: State, coverage: float = 0.95) -> Reading:
         """Eigenvalues, error bars that hold with probability `coverage`, order and memory."""
         return read(state, coverage)
-
-
-def _multiplied_columns(state: State) -> Array:
-    """What an observation is multiplied with: I, or the block."""
-    mean = Memory(*state.memory).mean
-    if isinstance(mean, Whole):
-        n = state.basis.shape[-2]
-        xp = namespace(state.basis)
-        return xp.eye(n, dtype=state.basis.dtype, device=getattr(state.basis, "device", None))
-    return mean.columns
 
 
 def _naming_members(

@@ -1,32 +1,34 @@
-"""How much an observation weighs, and how much of the past to keep: one principle, one test.
+"""How much an observation weighs, and how much of the past to keep.
 
 A ladder holds means of different memory side by side, one of them chosen. Rung j keeps the share
-1 − f_j of its past in every step, or all of it while it is younger than 1/f_j; the first rung is
-the last observation alone, the last one forgets nothing.
+1 − f_j of its past in every observation, or all of it while it is younger than 1/f_j; the first
+rung is what came last alone, the last one forgets nothing. Observations may wait and enter the
+means together, as one of their summed weight.
 
 **Weight.** The noise of an observation is measured in it. It is the usual noise unless it lies
 beyond what the scatter of the last observations explains (of KEPT ordinary ones, one is beyond it
 with probability α); then it is its own, and the weight falls: loudness = noise/usual, else 1. A
 mean M = Σ share_s C_s has the variance Σ share_s² loudness_s/weight_s in units of the usual noise,
-and takes the next observation in with the gain that makes this smallest. Shares are kept, so that
-one which is recognised later as loud still loses its weight. While none is loud, M is the plain
-mean.
+and takes the next one in with the gain that makes this smallest. Shares are kept, so that one
+which is recognised later as loud still loses its weight. While none is loud, M is the plain mean.
 
-**Memory.** Let b_j be how much more of the fresh observation rung j has captured than the chosen
-one. Under the hypothesis that it captures no more, E b_j ≤ 0, the exponential of
-Σ (c b_j − ½c² Var b_j) is a supermartingale for every c, b being normal: from any start it passes
-m/α with probability α/m at most. Page's test runs the sum from its last zero; with m the
-observations that the chosen mean remembers, and would lose, a mean that grows to m has seen false
-alarms with a probability of about α log m in all. A rung that passes is chosen.
-A longer rung that is found worse than the chosen one becomes a copy of it. When the first rung
-captures most, the signal has jumped, and every rung starts anew from the last observation.
+**Memory.** Every observation says how much more each rung would have captured of it. Of two rungs
+the shorter one is better if its advantage, summed, exceeds one standard error; the longest rung
+that no shorter one is better than is chosen. Nothing is lost by that: it is asked anew every time.
+
+**Forgetting for good.** Where a shorter rung is better beyond doubt, the longer one becomes a copy
+of it; if the first rung replaces the last one, the signal has jumped. With G the advantage since it
+was last zero, n observations ago, and s² its usual square, exp(G²/2s²(n+1))/√(n+1) is a mixture of
+supermartingales while the shorter rung is no better (Robbins): it passes m/α with probability α/m
+at most. m being the observations that would be lost, a mean that grows to m has seen false alarms
+with a probability of about α log m in all.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from math import inf, log
-from typing import NamedTuple
+from math import inf
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import stdtrit
@@ -34,12 +36,15 @@ from scipy.special import stdtrit
 RUNGS = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.0)
 """Shares f that the rungs forget: half a decade apart, the best is at most 6 % off in error."""
 ALPHA = 0.02
-"""The one probability of a false alarm: of loud observations, another memory, a jump."""
+"""The one probability of a false alarm: of loud observations, and of forgetting for good."""
 KEPT = 64
-"""Observations that the usual noise and the scatter of b are read off: 13 % of error in both."""
+"""Observations that the usual noise is read off: 13 % of error in it."""
+HORIZON = 10.0
+"""Memories 1/f over which the advantage of a rung is summed: its standard error is known to 22 %
+where the advantages of neighbouring observations are one memory long correlated."""
 AGREEING = 3
-"""Observations that must agree before a test may pass, however clear each of them is: two loud
-ones that happen to be alike come in every long stream."""
+"""Observations that must agree before anything is forgotten for good, however clear each of them
+is: two loud ones that happen to be alike come in every long stream."""
 
 EPS, TINY = np.finfo(float).eps, np.finfo(float).tiny
 
@@ -47,37 +52,42 @@ EPS, TINY = np.finfo(float).eps, np.finfo(float).tiny
 class Ladder(NamedTuple):
     """Weights and memories of one problem; J rungs. Numbers of the host, whatever the arrays."""
 
-    # The last observations, the newest at the end; NaN and 0 where there was none.
+    # The last observations, the newest at the end; NaN, 1 and 0 where there was none.
     noise: np.ndarray
     """Noise of each for one unit of weight, (KEPT,)."""
     weight: np.ndarray
     """Weight of each, (KEPT,)."""
-    shares: np.ndarray
-    """Part that each has in every mean, (J, KEPT)."""
-    older: np.ndarray
-    """Σ share²·loudness/weight of the observations before those, (J,)."""
-    variance: np.ndarray
-    """The same of all: the variance of each mean in units of the usual noise, (J,)."""
+    counted: np.ndarray
+    """Weight with which each was taken in: weight/loudness as known then, (KEPT,)."""
     loud: np.ndarray
     """Loudness of each by what is known now: 1, or its noise over the usual one, (KEPT,)."""
     usual: np.ndarray
     """The usual noise of one unit of weight; 0 before two observations, ()."""
-    # What the fresh observations have said of every rung.
-    more: np.ndarray
-    """Page's sum for "captures more than the chosen rung", (J,)."""
-    less: np.ndarray
-    """Page's sum for "captures less", (J,)."""
-    captured: np.ndarray
-    """Σ b since `more` was zero, (J,)."""
-    centre: np.ndarray
-    """Mean of y = b/√size, (J,), with `size` as of `judge`: b² grows as it does."""
-    scatter: np.ndarray
-    """Mean of y², (J,)."""
+    # The means.
+    shares: np.ndarray
+    """Part that each of these observations has in every mean, (J, KEPT)."""
+    older: np.ndarray
+    """Σ share²·loudness/weight of the observations before those, (J,)."""
+    variance: np.ndarray
+    """The same of all: the variance of each mean in units of the usual noise, (J,)."""
+    # What observations have said of every pair of rungs, (J, J): [i, j] of i beside j.
+    gained: np.ndarray
+    """Σ of how much more rung i captured, over HORIZON of its memories."""
+    squared: np.ndarray
+    """Σ of the squares of that."""
+    ahead: np.ndarray
+    """G: Σ of how much more rung i captured since that was last zero."""
+    since: np.ndarray
+    """n: observations since then."""
+    square: np.ndarray
+    """s²: usual square of that for one observation."""
     judged: np.ndarray
-    """Observations in that mean, (J,)."""
+    """How often they were not the same mean."""
     # Where the ladder stands.
     chosen: np.ndarray
     """Index of the rung in use, ()."""
+    waiting: np.ndarray
+    """Observations that are in no mean yet, ()."""
     observed: np.ndarray
     """Observations so far, ()."""
     typical: np.ndarray
@@ -93,25 +103,16 @@ class Ladder(NamedTuple):
         return float(self.loud[-1])
 
     @property
-    def own(self) -> float:
-        """Variance of the newest observation in units of the usual noise: loudness/weight."""
-        return float(self.loud[-1] / self.weight[-1])
+    def awaited(self) -> float:
+        """Weight of what waits."""
+        return float(np.sum(self.counted[KEPT - int(self.waiting) :]))
 
-
-class Verdict(NamedTuple):
-    """What the evidence asks for after an observation."""
-
-    chosen: int
-    """The rung to use from now on."""
-    jumped: bool
-    """Whether every rung starts anew from this observation."""
-    copied: np.ndarray
-    """Which rungs become copies of the chosen one, (J,)."""
-
-
-def unchanged(ladder: Ladder) -> Verdict:
-    """Nothing is asked for."""
-    return Verdict(int(ladder.chosen), False, np.zeros(len(ladder.more), dtype=bool))
+    @property
+    def memory(self) -> float:
+        """Weight that the chosen mean and what waits have against the next observation."""
+        if not self.observed:
+            return 0.0
+        return float(1 / self.variance[self.chosen]) + self.awaited
 
 
 def rungs(forget: float | None) -> np.ndarray:
@@ -122,40 +123,28 @@ def rungs(forget: float | None) -> np.ndarray:
 def start(forget: float | None) -> Ladder:
     """A ladder that has seen nothing."""
     J = len(rungs(forget))
-    zero, whole = np.zeros(J), np.zeros((), dtype=np.int64)
+    none, rung, pair = np.zeros((), dtype=np.int64), np.zeros(J), np.zeros((J, J))
     return Ladder(
         noise=np.full(KEPT, np.nan),
         weight=np.ones(KEPT),
-        shares=np.zeros((J, KEPT)),
-        older=zero,
-        variance=zero,
+        counted=np.zeros(KEPT),
         loud=np.ones(KEPT),
         usual=np.zeros(()),
-        more=zero,
-        less=zero,
-        captured=zero,
-        centre=zero,
-        scatter=zero,
-        judged=zero,
-        chosen=whole + J - 1,
-        observed=whole,
+        shares=np.zeros((J, KEPT)),
+        older=rung,
+        variance=rung,
+        gained=pair,
+        squared=pair,
+        ahead=pair,
+        since=pair,
+        square=pair,
+        judged=pair,
+        chosen=none + J - 1,
+        waiting=none,
+        observed=none,
         typical=np.zeros(()),
-        restarted=whole,
-        jumps=whole,
-    )
-
-
-def begin(ladder: Ladder, weight: float, power: float) -> Ladder:
-    """After the first observation, of that `power`: it is all that every rung knows."""
-    noises, weights = ladder.noise.copy(), ladder.weight.copy()
-    noises[-1], weights[-1] = power * weight, weight
-    return renewed(
-        ladder._replace(
-            noise=noises,
-            weight=weights,
-            observed=ladder.observed + 1,
-            typical=ladder.typical + weight,
-        )
+        restarted=none,
+        jumps=none,
     )
 
 
@@ -177,70 +166,74 @@ def _usual(noise: np.ndarray) -> tuple[float, float]:
 
     Up to half of the observations may be louder, by any factor, without moving either.
     """
-    logs = np.sort(np.log(np.maximum(noise, TINY)))
+    logs = np.log(np.maximum(noise, TINY))
+    logs.sort()
     m, half = len(logs), len(logs) // 2
     widths = logs[half:] - logs[: m - half]
-    first = int(np.argmin(widths))
+    first = int(widths.argmin())
     width, middle = float(widths[first]), float(np.mean(logs[first : first + half + 1]))
     with np.errstate(over="ignore"):
         return float(np.exp(middle)), float(np.exp(middle + min(_quantile(m) * width, 700.0)))
 
 
-def memory(ladder: Ladder) -> float:
-    """Weight that the chosen mean still has against the next observation."""
-    return float(1 / ladder.variance[ladder.chosen]) if ladder.observed else 0.0
-
-
-def span(ladder: Ladder) -> float:
-    """Observations that the scatter of entries is averaged over: as many as the mean remembers.
-
-    Not less than KEPT, if there were so many: noise is no less known after a jump.
-    """
-    remembered = memory(ladder) / max(float(ladder.typical), TINY)
-    return max(min(float(ladder.observed), max(remembered, KEPT)), 1.0)
-
-
 def weigh(
     ladder: Ladder,
-    apart: float,
-    apart_from_last: float,
     weight: float,
-    forget: float | None,
     power: float,
+    apart: float = 0.0,
+    apart_from_recent: float = 0.0,
+    recent: float = inf,
+    *,
+    forget: float | None = None,
 ) -> Ladder:
-    """Enter an observation: `apart` is ‖N‖² of what the chosen mean did not foresee.
+    """Enter an observation: it waits.
 
     E‖N‖² is the noise of the observation and the variance of the mean. Right after a jump the mean
-    says nothing, but the last observation does: half of ‖C_t − C_{t−1}‖². Whoever fixes the share
-    to forget has the plain average: then nothing is loud.
+    says nothing, but what came last does. Whoever fixes the share to forget has the plain average:
+    then nothing is loud.
+
+    Parameters
+    ----------
+    weight, power : float
+        Its weight, and ‖C − level‖² of it.
+    apart : float
+        ‖N‖² of what the chosen mean did not foresee.
+    apart_from_recent, recent : float
+        The same beside what came last, and the weight of that.
     """
+    noise = power
     if ladder.observed == 1:
         noise = 0.5 * apart
-    else:
-        variance = float(ladder.variance[ladder.chosen] * ladder.usual)
+    elif ladder.observed:
         # What is subtracted is an estimate: the noise is hardly less than a quarter of ‖N‖².
-        noise = min(max(apart - variance, 0.25 * apart), 0.5 * apart_from_last)
-    noises = _pushed(ladder.noise, noise * weight)
+        foreseen = float(ladder.variance[ladder.chosen] * ladder.usual)
+        noise = max(apart - foreseen, 0.25 * apart)
+        foreseen = float(ladder.usual) / recent
+        noise = min(noise, max(apart_from_recent - foreseen, apart_from_recent / (1 + weight / recent)))
+    noises, weights = _pushed(ladder.noise, noise * weight), _pushed(ladder.weight, weight)
     if ladder.observed == 1:
         # Of the first no more is known than its power beside that of the second.
         noises[-2] *= noise / power if power > 0 else 1.0
-    # Of the first two observations one number is known, and counted once.
-    usual, largest = _usual(noises[max(KEPT - int(ladder.observed), 0) :])
-    loud = np.ones(KEPT)
-    if forget is None:
-        with np.errstate(over="ignore"):  # after a standstill everything is infinitely loud
-            loud = np.where(noises > largest, np.minimum(noises / usual, EPS**-2), 1.0)
-    weights, shares = _pushed(ladder.weight, weight), np.zeros_like(ladder.shares)
+    usual, loud = 0.0, np.ones(KEPT)
+    if ladder.observed:
+        # Of the first two observations one number is known, and counted once.
+        usual, largest = _usual(noises[max(KEPT - int(ladder.observed), 0) :])
+        if forget is None and (noises > largest).any():
+            with np.errstate(over="ignore"):  # after a standstill everything is infinitely loud
+                loud = np.where(noises > largest, np.minimum(noises / usual, EPS**-2), 1.0)
+    shares = np.zeros_like(ladder.shares)
     shares[:, :-1] = ladder.shares[:, 1:]
-    older = ladder.older + ladder.shares[:, 0] ** 2 * ladder.loud[0] / ladder.weight[0]
+    older = ladder.older + ladder.shares[:, 0] ** 2 * (ladder.loud[0] / ladder.weight[0])
     return ladder._replace(
         noise=noises,
         weight=weights,
+        counted=_pushed(ladder.counted, weight / loud[-1]),
+        loud=loud,
+        usual=np.asarray(usual),
         shares=shares,
         older=older,
         variance=older + shares**2 @ (loud / weights),
-        loud=loud,
-        usual=np.asarray(usual),
+        waiting=ladder.waiting + 1,
         observed=ladder.observed + 1,
         typical=ladder.typical + (weight - ladder.typical) / (ladder.observed + 1),
     )
@@ -253,119 +246,97 @@ def _pushed(values: np.ndarray, value: float) -> np.ndarray:
 
 
 def absorb(ladder: Ladder, forget: float | None) -> tuple[Ladder, np.ndarray]:
-    """Take the newest observation into every mean: the ladder, and the gain of each rung.
+    """Take what waits into every mean: the ladder, and the gain of each rung.
 
-    The gain v/(v + loudness/weight) makes the variance of the new mean smallest; it is not below
-    the share that the rung is to forget, in units of an observation of typical weight.
+    The gain v/(v + 1/weight) makes the variance of the new mean smallest; it is not below the share
+    that the rung is to forget, in units of an observation of typical weight.
     """
-    own = ladder.own
+    first, own = KEPT - int(ladder.waiting), 1 / ladder.awaited
     fixed = 1 - (1 - rungs(forget)) ** (1 / (own * float(ladder.typical)))
     gains = np.maximum(ladder.variance / (ladder.variance + own), fixed)
     gains[0] = 1.0
+    if ladder.observed == ladder.waiting:
+        gains[:] = 1.0
     kept = 1 - gains
     shares = ladder.shares * kept[:, None]
-    shares[:, -1] = gains
+    shares[:, first:] = gains[:, None] * (own * ladder.counted[first:])
+    older = ladder.older * kept**2
     return ladder._replace(
         shares=shares,
-        older=ladder.older * kept**2,
-        variance=ladder.variance * kept**2 + own * gains**2,
+        older=older,
+        variance=older + shares**2 @ (ladder.loud / ladder.weight),
+        waiting=ladder.waiting * 0,
     ), gains
 
 
-def judge(ladder: Ladder, more: np.ndarray, size: np.ndarray) -> tuple[Ladder, Verdict]:
-    """Weigh what the newest observation says of the rungs.
+def judge(ladder: Ladder, captured: np.ndarray) -> tuple[Ladder, np.ndarray]:
+    """Weigh what waits against the rungs: the ladder, and which rung each of them is from now on.
 
-    Parameters
-    ----------
-    more : (J,) array
-        b: how much more of it each rung captures than the chosen one.
-    size : (J,) array
-        What b would be worth if the rung were right: the scale on which c is set, c = size/Var b.
+    `captured` is how much more of it each rung would have captured than the chosen one, (J,), for
+    one unit of weight.
     """
-    more, size = more / ladder.own, size / ladder.own
-    threshold = log(max(memory(ladder) / float(ladder.typical), 1.0) / ALPHA)
+    places, typical = np.arange(len(captured)), float(ladder.typical)
+    count, variance = ladder.awaited / typical, np.maximum(ladder.variance, TINY)
+    shorter = places[:, None] < places
+    more = count * (captured[:, None] - captured)
     # Young rungs are the same mean but for rounding, which must not decide.
-    own = ladder.variance[ladder.chosen]
-    live, limit = size > 0, threshold / AGREEING
-    live &= abs(ladder.variance - own) > EPS**0.5 * own
-    rate = np.where(live, 1 / np.clip(ladder.judged + 1, 1, KEPT), 0.0)
-    # Var b, and of few observations nearly E b²: their scatter may be far too small.
-    few = threshold / np.maximum(ladder.judged, 1)
-    scatter = ladder.scatter * (1 + few) - ladder.centre**2
-    usable = live & (scatter > 0)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        steps = [
-            np.where(usable, np.clip((b - 0.5 * size) / scatter, -limit, limit), 0.0)
-            for b in (more, -more)
-        ]
-        fresh = np.where(live, more / size**0.5, 0.0)
-    # One observation cannot raise the scatter by more than the test would count it for.
-    most = np.where(ladder.judged >= 2 * AGREEING, limit * ladder.scatter**0.5, inf)
-    fresh = np.clip(fresh, -most, most)
-    judged = ladder.judged + live
-    sums = [np.maximum(s + d, 0.0) for s, d in zip((ladder.more, ladder.less), steps, strict=True)]
+    live = abs(variance[:, None] - variance) > EPS**0.5 * variance
+    more[~live] = 0.0
+    kept = (1 - rungs(None)[:, None] / HORIZON) ** count
+    doubt = np.log(np.maximum(1 / (variance * typical), 1.0) / ALPHA)
+    ladder, certain = _compared(ladder, more, live, count, doubt)
     ladder = ladder._replace(
-        more=sums[0],
-        less=sums[1],
-        captured=np.where(sums[0] > 0, ladder.captured + more, 0.0),
-        centre=ladder.centre + rate * (fresh - ladder.centre),
-        scatter=ladder.scatter + rate * (fresh**2 - ladder.scatter),
-        judged=judged,
+        gained=kept * ladder.gained + more, squared=kept * ladder.squared + more**2
     )
-    return _decide(ladder, threshold)
+    certain &= shorter
+    source = np.where(certain.any(0), np.argmax(certain * ladder.ahead, axis=0), places)
+    if certain.any():
+        ladder = _copied(ladder, source)
+    better = shorter & (ladder.gained > ladder.squared**0.5)
+    chosen = np.flatnonzero(~better.any(axis=0))[-1]
+    return ladder._replace(chosen=ladder.chosen * 0 + chosen), source
 
 
-def _decide(ladder: Ladder, threshold: float) -> tuple[Ladder, Verdict]:
-    """Which rung to use: the one that has captured most, once any of them has passed the test."""
-    chosen, places = int(ladder.chosen), np.arange(len(ladder.more))
-    others = places != chosen
-    if np.any(others & (ladder.more > threshold)):
-        captured = np.where(others & (ladder.more > 0), ladder.captured, -inf)
-        # Young rungs are equal but for rounding, which must not decide: the longest of them.
-        most = np.max(captured)
-        chosen = int(np.flatnonzero(captured >= most - EPS**0.5 * abs(most))[-1])
-    copied = (ladder.less > threshold) & (places > chosen) & others
-    jumped = chosen == 0
-    if jumped:
-        return _restarted(ladder)
-    if chosen != ladder.chosen:
-        ladder = _forgiven(ladder, places >= 0)._replace(chosen=ladder.chosen * 0 + chosen)
-    ladder = _copied(_forgiven(ladder, copied), copied)
-    return ladder, Verdict(chosen, False, copied)
+def _compared(
+    ladder: Ladder, more: np.ndarray, live: np.ndarray, count: float, doubt: np.ndarray
+) -> tuple[Ladder, np.ndarray]:
+    """Which rungs are better beyond `doubt` = log(m/α) than which, (J, J)."""
+    known = ladder.judged > 0
+    # Of few observations nearly E G², whose own scatter may be far too small.
+    square = ladder.square * (1 + doubt / np.maximum(ladder.judged, 1.0))
 
+    def threshold(n: Any) -> np.ndarray:
+        return np.asarray((2 * square * (n + 1) * (doubt + 0.5 * np.log(n + 1))) ** 0.5)
 
-def _restarted(ladder: Ladder) -> tuple[Ladder, Verdict]:
-    """Every rung is the last observation; chosen is the one as long as it took to jump again."""
-    everything = np.ones(len(ladder.more), dtype=bool)
-    since = int(ladder.observed - ladder.restarted)
-    shares = rungs(None)
-    chosen = next(j for j in range(1, len(shares)) if shares[j] * since <= 1)
-    ladder = _forgiven(ladder, everything)._replace(
-        chosen=ladder.chosen * 0 + chosen, restarted=ladder.observed, jumps=ladder.jumps + 1
-    )
-    return ladder, Verdict(chosen, True, everything)
-
-
-def renewed(ladder: Ladder) -> Ladder:
-    """After the first observation, or a jump: the newest is all that every rung knows."""
-    shares = np.zeros_like(ladder.shares)
-    shares[:, -1] = 1.0
+    # So much of one observation counts that AGREEING of them are needed.
+    most = np.where(known & (square > 0), threshold(AGREEING * count) / AGREEING, inf)
+    fresh = np.clip(more, -most, most)
+    ahead = np.maximum(ladder.ahead + fresh, 0.0)
+    since = np.where(ahead > 0, ladder.since + count, 0.0)
+    rate = live / np.minimum(ladder.judged + 1, KEPT)
+    certain = known & (since >= AGREEING) & (ahead > threshold(since))
     return ladder._replace(
-        shares=shares, older=0 * ladder.older, variance=np.full(len(shares), ladder.own)
-    )
+        ahead=ahead,
+        since=since,
+        square=ladder.square + rate * (fresh**2 / count - ladder.square),
+        judged=ladder.judged + live,
+    ), certain
 
 
-def _copied(ladder: Ladder, copied: np.ndarray) -> Ladder:
-    chosen = int(ladder.chosen)
+def _copied(ladder: Ladder, source: np.ndarray) -> Ladder:
+    """Rungs that are from now on what their `source` is; of these nothing has been said yet."""
+    anew = source != np.arange(len(source))
+    anew = anew[:, None] | anew
+    pairs = {
+        name: np.where(anew, 0.0, getattr(ladder, name))
+        for name in ("gained", "squared", "square", "judged", "ahead", "since")
+    }
+    jumped = bool(source[-1] == 0)
     return ladder._replace(
-        shares=np.where(copied[:, None], ladder.shares[chosen], ladder.shares),
-        older=np.where(copied, ladder.older[chosen], ladder.older),
-        variance=np.where(copied, ladder.variance[chosen], ladder.variance),
+        shares=ladder.shares[source],
+        older=ladder.older[source],
+        variance=ladder.variance[source],
+        restarted=ladder.observed if jumped else ladder.restarted,
+        jumps=ladder.jumps + jumped,
+        **pairs,
     )
-
-
-def _forgiven(ladder: Ladder, which: np.ndarray) -> Ladder:
-    more, less, captured = (
-        np.where(which, 0.0, sums) for sums in (ladder.more, ladder.less, ladder.captured)
-    )
-    return ladder._replace(more=more, less=less, captured=captured)

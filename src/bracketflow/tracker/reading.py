@@ -14,8 +14,7 @@ from bracketflow.tracker import ladder as ladders
 from bracketflow.tracker.block import Block
 from bracketflow.tracker.ladder import Ladder
 from bracketflow.tracker.members import members_of
-from bracketflow.tracker.offers import Fresh
-from bracketflow.tracker.whole import Whole
+from bracketflow.tracker.whole import Fresh, Whole
 
 LAGGING = 1.5
 """Squared error over that of the noise alone at the best memory for a steady drift: of
@@ -34,20 +33,27 @@ class Spread(NamedTuple):
     came: np.ndarray
     """Step at which the vector in each column came in, (k,)."""
 
-    def after(self, fresh: Fresh, before: Ladder, ladder: Ladder) -> Spread:
-        """With one more observation; the mean that it was compared with is that of `before`.
+    @classmethod
+    def start(cls, mean: Whole | Block, k: int) -> Spread:
+        """Nothing seen."""
+        rows = mean.offers.entries.shape[1:] if isinstance(mean, Whole) else (len(mean.values) + 1, k)
+        none = np.zeros((), dtype=np.int64)
+        return cls(np.zeros(rows), np.zeros(k), none, np.zeros(k, dtype=np.int64))
 
-        Noise and mean together scatter by loudness/weight + variance, in units of the usual noise.
+    def after(self, fresh: Fresh, ladder: Ladder) -> Spread:
+        """With what the observations that wait say.
+
+        They and the mean together scatter by 1/weight + variance, in units of the usual noise.
         Where an observation turns out to have been so loud that it outweighs all others here, the
         means start anew.
         """
-        span = ladders.span(ladder)
-        late = np.where(before.loud[1:] == 1, ladder.loud[:-1], 1.0)
-        count = 1 if np.max(late) > span else int(self.observed) + 1
-        unit = ladder.own + float(before.variance[before.chosen])
-        rate = 1 / min(count, max(span - 1, 1.0))
+        waits, remembered = ladder.awaited, max(ladder.memory / ladder.awaited, ladders.KEPT)
+        late = ladder.loud * ladder.counted / ladder.weight  # 1 but where it was not known
+        count = 1 if np.max(late) > remembered else int(self.observed) + 1
+        unit = 1 / waits + float(ladder.variance[ladder.chosen])
+        rate = 1 / min(count, remembered)
         return self._replace(
-            squares=self.squares + rate * (fresh.squares / unit - self.squares),
+            squares=self.squares + rate * (fresh.entries**2 / unit - self.squares),
             quotients=self.quotients + rate * (fresh.quotients**2 / unit - self.quotients),
             observed=self.observed * 0 + count,
         )
@@ -113,24 +119,15 @@ def _each(state: State, figure: Any) -> np.ndarray:
 
 
 def _values_of_member(state: State) -> np.ndarray:
-    memory, k = Memory(*state.memory), state.basis.shape[-1]
-    mean, chosen = memory.mean, int(memory.ladder.chosen)
-    values = mean.values[:k]
-    if isinstance(mean, Block):  # to first order in what is newer than the columns
-        values = values + np.diagonal(mean.inside[chosen])[:k]
-    return np.asarray(values + _level(memory))
-
-
-def _level(memory: Memory) -> float:
-    mean = memory.mean
-    return float(mean.level if isinstance(mean, Whole) else mean.levels[memory.ladder.chosen])
+    mean, ladder, _ = Memory(*state.memory)
+    return mean.figures(ladder, state.basis.shape[-1])[0]
 
 
 def _background_of_member(state: State) -> float:
-    memory, k = Memory(*state.memory), state.basis.shape[-1]
-    values, n = memory.mean.values, row_count(state.basis)
-    others = values[k:] if k < n else values  # above the level, which in `whole` is the mean of all
-    return float(_level(memory) + np.sum(others) / max(n - k, 1))
+    (mean, ladder, _), k = Memory(*state.memory), state.basis.shape[-1]
+    n, level = row_count(state.basis), mean.figures(ladder, k)[1]
+    others = mean.values[k:] if k < n else mean.values  # above the level
+    return float(level + np.sum(others) / max(n - k, 1))
 
 
 def _of_member(state: State, coverage: float) -> tuple[Any, ...]:
@@ -140,8 +137,8 @@ def _of_member(state: State, coverage: float) -> tuple[Any, ...]:
     known = min(int(spread.observed), 2 * ladders.KEPT)
     of_values, of_vectors = np.full(k, np.inf), np.full(k, 2**0.5)
     if known > 0:
-        variance = ladder.variance[ladder.chosen]
-        if len(ladder.more) > 2 and ladder.chosen < len(ladder.more) - 1:
+        variance = 1 / ladder.memory
+        if len(ladder.variance) > 2 and ladder.chosen < len(ladder.variance) - 1:
             variance = LAGGING * variance
         quantile = stdtrit(known, 0.5 + 0.5 * coverage)
         of_values = quantile * np.sqrt(variance * spread.quotients)
@@ -153,7 +150,7 @@ def _of_member(state: State, coverage: float) -> tuple[Any, ...]:
         of_values,
         of_vectors,
         np.argsort(-values, kind="stable"),
-        ladders.memory(ladder),
+        ladder.memory,
         int(ladder.jumps),
         int(ladder.restarted) - 1,
         float(ladder.loudness),

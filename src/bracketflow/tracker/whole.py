@@ -4,8 +4,8 @@ One product with I gives C itself. Its level s = tr C/n is taken out, so that th
 
     M_j ← M_j + g_j (C − sI − M_j)
 
-cannot see σ². They are kept as M_j = Σ_i parts_ji A_i over a few older means and the last
-observations, and summed up once in a while. The frame X holds the eigenvectors of the chosen mean.
+cannot see σ². The frame X holds the eigenvectors of the chosen mean M. What waits is kept as
+N = Σ weight·(C − sI − M).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from bracketflow.core import (
     column_inner,
     contiguous,
     frobenius_squared,
+    inner,
     namespace,
     to_host,
     trace,
@@ -28,75 +29,243 @@ from bracketflow.core import (
 from bracketflow.observation import centre, refuse_bad
 from bracketflow.tracker import offers as offer
 from bracketflow.tracker.identity import CLOSE, arrange
-from bracketflow.tracker.ladder import Ladder, Verdict
-from bracketflow.tracker.offers import Fresh, Offers
+from bracketflow.tracker.ladder import Ladder
+from bracketflow.tracker.offers import Offers
 
-SMALL = 64
-"""Columns up to which all n are kept for any k, and the frame follows every observation: products
-and `eigh` cost as much as their overhead."""
-WATCHED = 16
-"""Columns of a full basis on which memories and noise are judged, of up to 2·WATCHED all."""
+SMALL = 128
+"""Columns up to which all n are kept for any k: products and `eigh` cost as much as the overhead of
+a step, and a block of 5k columns loses 4 % (n = 100, noise 3; point 4 of benchmarks/tracker.py)."""
+JUDGED = 16
+"""Columns of a full basis on which memories are judged, of up to 2·JUDGED all."""
+
+
+class Compared(NamedTuple):
+    """One observation beside the chosen mean."""
+
+    apart: float
+    """‖N‖² in the k columns, outside of them; of a full basis in all."""
+    apart_from_recent: float
+    """The same beside what came last: what waits, or else what was taken in last."""
+    foretold: bool
+    """Whether it lies nearer to that than to the mean."""
+
+
+class Fresh(NamedTuple):
+    """What the observations that wait say, for one unit of weight."""
+
+    captured: np.ndarray
+    """How much more every rung would have captured of them, (J,)."""
+    entries: np.ndarray
+    """XᵀNX in the judged columns, (q, w); of a block with a further row for what lies outside."""
+    quotients: np.ndarray
+    """Absolute Rayleigh quotients of the k columns, less the averaged ones, (k,)."""
+
+
+class View(NamedTuple):
+    """One observation."""
+
+    apart: Array
+    """C − sI − M, (n, n)."""
+    centred: Array
+    """C − sI, (n, n)."""
+    level: float
+    """s."""
+    power: float
+    """‖C − sI‖_F²."""
 
 
 class Whole(NamedTuple):
     """Means on all n columns; J rungs."""
 
-    means: Array
-    """Older means, levels taken out, (J, n, n)."""
-    recent: tuple[Array, ...]
-    """The observations since, p of them, each (n, n)."""
-    parts: np.ndarray
-    """How much of each is in every rung, (J, J + p)."""
+    means: tuple[Array, ...]
+    """The means, levels taken out, J of (n, n); rungs that are the same share one."""
     levels: np.ndarray
     """The averaged levels, (J,)."""
+    mean: Array
+    """M: the chosen of the means, (n, n)."""
     frame: Array
-    """X, eigenvectors of the chosen mean when it was last renewed, (n, n); first those of the
-    basis, in its order."""
-    watched: np.ndarray
-    """Columns on which memories and noise are judged, (w,)."""
+    """X, its eigenvectors, (n, n); before an observation those of the basis, filled up."""
     values: np.ndarray
-    """Eigenvalues that belong to the columns, (n,), above"""
+    """Its eigenvalues, in the order of X, (n,)."""
     level: np.ndarray
-    """the level averaged until then, ()."""
-    held: np.ndarray
-    """XᵀM_jX in the watched columns, (J, n, w)."""
-    quotients: np.ndarray
-    """Diagonal of XᵀM_jX, (J, n); of a full basis only where columns are watched."""
-    stale: np.ndarray
-    """Share of the chosen mean that is newer than the frame, ()."""
+    """Its level, ()."""
+    recent: Array
+    """N of what waits; if nothing does, of what was taken in last, (n, n)."""
+    recent_level: np.ndarray
+    """Σ weight·(s − level) of what waits, ()."""
     offers: Offers
     """What the other rungs would turn."""
 
+    @classmethod
+    def start(cls, basis: Array, rungs: int, rng: Any) -> Whole:
+        """Nothing seen."""
+        xp, (n, k) = namespace(basis), basis.shape[-2:]
+        frame = basis
+        if k < n:
+            frame = xp.concat([basis, xp.linalg.qr(basis, mode="complete")[0][:, k:]], axis=-1)
+        none = xp.zeros((n, n), dtype=basis.dtype, device=_device(basis))
+        zero, w = np.zeros(()), len(_judged_columns(n, k, np.zeros(n)))
+        return cls(
+            (none,) * rungs,
+            np.zeros(rungs),
+            none,
+            contiguous(frame),
+            np.zeros(n),
+            zero,
+            none,
+            zero,
+            offer.none(rungs, n, w),
+        )
 
-def start(basis: Array, rungs: int) -> Whole:
-    """Nothing seen: the frame is the basis, filled up where it has less than n columns."""
-    xp, (n, k) = namespace(basis), basis.shape[-2:]
-    frame = basis
-    if k < n:
-        complete = xp.linalg.qr(basis, mode="complete")[0]
-        frame = xp.concat([basis, complete[:, k:]], axis=-1)
-    means = xp.zeros((rungs, n, n), dtype=basis.dtype, device=_device(basis))
-    p = 1 if n <= SMALL else rungs + 1  # a sum of so many costs as much as one step for every rung
-    watched = _watched_columns(n, k, np.zeros(n))
-    w = len(watched)
-    return Whole(
-        means,
-        (means[0],) * p,
-        np.eye(rungs, rungs + p),
-        np.zeros(rungs),
-        contiguous(frame),
-        watched,
-        np.zeros(n),
-        np.zeros(()),
-        np.zeros((rungs, n, w)),
-        np.zeros((rungs, n)),
-        np.zeros(()),
-        offer.none(rungs, n, w),
-    )
+    @property
+    def multiplied(self) -> Array:
+        """What an observation is multiplied with: I."""
+        n, xp = self.mean.shape[-1], namespace(self.mean)
+        return xp.eye(n, dtype=self.mean.dtype, device=_device(self.mean))
 
+    def basis(self, k: int) -> Array:
+        """The first k columns."""
+        return self.frame if k == self.frame.shape[-1] else contiguous(self.frame[:, :k])
 
-def _device(array: Array) -> Any:
-    return getattr(array, "device", None)
+    def observe(
+        self, identity: Array, image: Array, basis: Array, seen: Any
+    ) -> tuple[View, Probe, Probe]:
+        """The image of I; the probe of the basis, and that of I.
+
+        Raises `ObservationError` where the product is not usable.
+        """
+        n, k = basis.shape[-2:]
+        with np.errstate(over="ignore", invalid="ignore"):
+            level = trace(image) / n
+            skew = image - image.mT
+            skew *= 0.5
+            centred = image + image.mT
+            centred *= 0.5
+            centred -= level * identity
+            everything = Probe(identity, centred, level, centred, n)
+            refuse_bad(everything, skew, seen)
+        power = float(everything.size) ** 2
+        view = View(centred - self.mean, centred, float(level), power)
+        if k == n:
+            return view, FullProbe(basis, centred, level), everything
+        probe, _ = centre(basis, centred @ basis)
+        own = Probe(basis, probe.image, probe.background + level, probe.rayleigh, n)
+        return view, own, everything
+
+    def compare(self, view: View, k: int, waits: float) -> Compared:
+        """The observation beside the mean, and beside the weight that `waits`."""
+        N, recent, scale = view.apart, self.recent, waits or 1.0
+        leading = self.frame[:, :k] if k < len(self.values) else None
+        if leading is not None:
+            N, recent = N @ leading, recent @ leading
+        apart, square = float(frobenius_squared(N)), float(frobenius_squared(recent)) / scale**2
+        along = float(inner(N, recent)) / scale
+        foretold = 2 * along > square
+        if leading is not None:
+            inside, inside_recent = leading.mT @ N, leading.mT @ recent
+            apart -= float(frobenius_squared(inside))
+            along -= float(inner(inside, inside_recent)) / scale
+            square -= float(frobenius_squared(inside_recent)) / scale**2
+        return Compared(max(apart, 0.0), max(apart - 2 * along + square, 0.0), foretold)
+
+    def wait(self, view: View, weight: float, waits: float) -> Whole:
+        """The observation waits, with its weight."""
+        more = weight * (view.level - self.level)
+        recent = weight * view.apart
+        if waits:
+            recent += self.recent
+            more = more + self.recent_level
+        return self._replace(recent=recent, recent_level=np.asarray(more))
+
+    def fresh(self, k: int, waits: float) -> Fresh:
+        """What the observations of the weight that `waits` say."""
+        X, n = self.frame, len(self.values)
+        columns = _judged_columns(n, k, self.values)
+        image = self.recent @ (X if k < n else X[:, columns])
+        apart = on_host(X.mT @ image[:, : len(columns)]) / waits
+        entries, quotients = apart.copy(), self.values.copy()
+        at = columns, np.arange(len(columns))
+        entries[at] += self.values[columns]
+        shift = apart[at] if k == n else on_host(column_inner(X, image)) / waits
+        quotients[columns if k == n else slice(None)] += shift
+        shift = shift[:k] + self.recent_level / waits
+        if len(shift) < k:  # the judged columns stand for all
+            shift = np.full(k, np.mean(shift**2) ** 0.5)
+        return Fresh(self.offers.captured(entries, quotients), apart, shift)
+
+    def absorb(self, gains: np.ndarray, source: np.ndarray, waits: float) -> Whole:
+        """What waits enters the means, each of which is its `source` first."""
+        latest = self.mean + self.recent / waits
+        level = self.level + self.recent_level / waits
+        found: dict[tuple[int, float], Array] = {}
+        means = []
+        for i, gain in zip(source, gains, strict=True):
+            mean, share = self.means[i], float(gain)
+            key = id(mean), share
+            if key not in found:
+                found[key] = latest if share == 1 else (1 - share) * mean + share * latest
+            means.append(found[key])
+        levels = self.levels[source]
+        return self._replace(means=tuple(means), levels=levels + gains * (level - levels))
+
+    def turn(
+        self, chosen: int, k: int, gain: float, waits: float, *, same: bool
+    ) -> tuple[Whole, np.ndarray]:
+        """The frame of the chosen mean; and how far columns keep their vector, (k,).
+
+        Columns keep place and sign; the first turn orders them by descending eigenvalue.
+        """
+        n, xp = len(self.values), namespace(self.mean)
+        mean = self.means[chosen]
+        values, vectors = xp.linalg.eigh(mean)
+        values, vectors = on_host(values)[::-1].copy(), xp.flip(vectors, axis=-1)
+        settled = bool(self.values.any())
+        overlap = np.diag(on_host(column_inner(self.frame, vectors)))
+        if settled and (k < n or np.min(abs(np.diagonal(overlap))) < CLOSE):
+            overlap = on_host(self.frame[:, :k].mT @ vectors[:, :k])
+        order, sign, kept = arrange(overlap[:k, :k], n, settled=settled)
+        vectors = contiguous(vectors[:, order] * as_array_of(sign, vectors))
+        if not settled and k == n and _reflected(vectors, self.frame):
+            vectors[:, -1] *= -1.0
+        return self._replace(
+            mean=mean,
+            frame=vectors,
+            values=values[order],
+            level=np.asarray(self.levels[chosen]),
+            recent=self.means[0] - mean,
+            recent_level=np.zeros(()),
+        ), kept
+
+    def offer(self, ladder: Ladder, k: int) -> Whole:
+        """The offers of the rungs as they are now."""
+        X, n = self.frame, len(self.values)
+        columns = _judged_columns(n, k, self.values)
+        asked = X if k < n else X[:, columns]
+        distinct = {id(mean): mean for mean in self.means}
+        turns, shifts = {}, {}
+        for key, mean in distinct.items():
+            image = (mean - self.mean) @ asked
+            turns[key] = on_host(X.mT @ image[:, : len(columns)])
+            shifts[key] = on_host(column_inner(X, image)) if k < n else np.zeros(n)
+        noise = float(ladder.variance[ladder.chosen] * ladder.usual)
+        each = [id(mean) for mean in self.means]
+        turned = np.array([turns[key] for key in each])
+        if k == n:
+            found = offer.of_full(turned, self.values, columns, noise / n**2)
+        else:
+            found = offer.of_leading(turned, np.array([shifts[key] for key in each]), self.values)
+        return self._replace(offers=found)
+
+    def figures(self, ladder: Ladder, k: int) -> tuple[np.ndarray, float]:
+        """Averaged eigenvalues of the k columns, and the level; what waits included."""
+        waits = ladder.awaited
+        if not waits:
+            return self.values[:k] + self.level, float(self.level)
+        share = 1 / ladder.memory
+        X = self.frame[:, :k]
+        more = share * on_host(column_inner(X, self.recent @ X))
+        level = self.level + share * self.recent_level
+        return self.values[:k] + more + level, float(level)
 
 
 class FullProbe(Probe):
@@ -123,81 +292,21 @@ class FullProbe(Probe):
         return self.__dict__[name]
 
 
-class View(NamedTuple):
-    """One observation, its level taken out."""
-
-    centred: Array
-    """C − sI, (n, n)."""
-    level: float
-    """s."""
-    power: float
-    """‖C − sI‖_F²."""
-    entries: np.ndarray
-    """XᵀCX in the watched columns, (n, w)."""
-    quotients: np.ndarray
-    """Its diagonal, (n,), where it is known; averaged eigenvalues elsewhere."""
-
-
-def observe(
-    whole: Whole, identity: Array, image: Array, basis: Array, seen: Any
-) -> tuple[View, Probe, Probe]:
-    """The image of I; the probe of the basis, and that of I.
-
-    Raises `ObservationError` where the product is not usable.
-    """
-    n, k = basis.shape[-2:]
-    with np.errstate(over="ignore", invalid="ignore"):
-        level = trace(image) / n
-        centred = image + image.mT
-        centred *= 0.5
-        centred -= level * identity
-        skew = image - image.mT
-        skew *= 0.5
-        everything = Probe(identity, centred, level, centred, n)
-        refuse_bad(everything, skew, seen)
-    view = _view(whole, centred, float(level), k)
-    if k == n:
-        return view, FullProbe(basis, centred, level), everything
-    probe, _ = centre(basis, centred @ basis)
-    own = Probe(basis, probe.image, probe.background + level, probe.rayleigh, n)
-    return view, own, everything
-
-
-def _view(whole: Whole, centred: Array, level: float, k: int) -> View:
-    """C − sI from the frame. Of the leading k all n columns are asked: others may have risen."""
-    X, n = whole.frame, whole.frame.shape[-1]
-    columns = whole.watched
-    image = centred @ (X if k < n else X[:, columns])
-    entries, quotients = on_host(X.mT @ image[:, : len(columns)]), whole.values.copy()
-    if k < n:
-        quotients = on_host(column_inner(X, image))
-    else:
-        quotients[columns] = entries[columns, np.arange(len(columns))]
-    return View(centred, level, float(frobenius_squared(centred)), entries, quotients)
-
-
-def _watched_columns(n: int, k: int, values: np.ndarray) -> np.ndarray:
+def _judged_columns(n: int, k: int, values: np.ndarray) -> np.ndarray:
     """Columns on which memories are judged: the k leading, or some of a full basis."""
-    if k < n or n <= 2 * WATCHED:
+    if k < n or n <= 2 * JUDGED:
         return np.arange(k)
-    return np.asarray(np.argsort(-values)[np.linspace(0, n - 1, WATCHED).astype(int)])
+    return np.asarray(np.argsort(-values)[np.linspace(0, n - 1, JUDGED).astype(int)])
 
 
-def compare(whole: Whole, view: View, k: int, chosen: int) -> Fresh:
-    """The observation beside the chosen mean and the other rungs."""
-    n, columns = len(whole.values), whole.watched
-    unforeseen = view.entries.copy()
-    unforeseen[columns, np.arange(len(columns))] -= whole.values[columns]
-    outside = slice(k if k < n else 0, None)
-    from_last = view.entries - whole.held[0]
-    return Fresh(
-        float(np.sum(unforeseen[outside] ** 2)),
-        float(np.sum(from_last[outside] ** 2)),
-        bool(np.sum(from_last**2) < np.sum(unforeseen**2)),
-        whole.offers.judge(view.entries, view.quotients),
-        unforeseen**2,
-        view.quotients[:k] + view.level - whole.values[:k] - whole.level,
-    )
+def _reflected(vectors: Array, basis: Array) -> bool:
+    """Whether two full bases have determinants of different sign."""
+    det = namespace(vectors).linalg.det
+    return float(det(vectors)) * float(det(basis)) < 0
+
+
+def _device(array: Array) -> Any:
+    return getattr(array, "device", None)
 
 
 def on_host(array: Array) -> np.ndarray:
@@ -210,107 +319,3 @@ def as_array_of(small: np.ndarray, X: Array) -> Array:
     if isinstance(X, np.ndarray):
         return small.astype(X.dtype, copy=False)
     return namespace(X).asarray(small, dtype=X.dtype, device=X.device)
-
-
-def absorb(whole: Whole, view: View, gains: np.ndarray, verdict: Verdict, at: int) -> Whole:
-    """The means with this observation, the `at`-th, in them."""
-    J, p = len(gains), len(whole.recent)
-    source = np.where(verdict.copied, verdict.chosen, np.arange(J))
-    if verdict.jumped:
-        gains = np.ones_like(gains)
-    parts, levels = whole.parts[source] * (1 - gains)[:, None], whole.levels[source]
-    held, quotients = whole.held[source], whole.quotients[source]
-    held += gains[:, None, None] * (view.entries - held)
-    quotients += gains[:, None] * (view.quotients - quotients)
-    slot = at % p
-    parts[:, J + slot] = gains
-    whole = whole._replace(
-        recent=(*whole.recent[:slot], view.centred, *whole.recent[slot + 1 :]),
-        parts=parts,
-        levels=levels + gains * (view.level - levels),
-        held=held,
-        quotients=quotients,
-        stale=whole.stale + gains[verdict.chosen],
-    )
-    return _summed_up(whole) if slot == p - 1 else whole
-
-
-def _summed_up(whole: Whole) -> Whole:
-    """The same means without recent observations. Rungs that are the same share one."""
-    J, places = whole.parts.shape
-    distinct, same = np.unique(whole.parts, axis=0, return_inverse=True)
-    means = namespace(whole.means).zeros_like(whole.means)
-    means[: len(distinct)] = _combined(distinct, [*whole.means, *whole.recent])
-    return whole._replace(means=means, parts=np.eye(J, places)[same])
-
-
-def _combined(parts: np.ndarray, terms: list[Array]) -> Array:
-    """Σ_i parts_ji terms_i for every j, (j, n, m)."""
-    used, xp = np.flatnonzero(parts.any(axis=0)), namespace(terms[0])
-    flat = xp.stack([xp.reshape(terms[i], (-1,)) for i in used])
-    return xp.reshape(as_array_of(parts[:, used], flat) @ flat, (-1, *terms[0].shape))
-
-
-def turn(whole: Whole, chosen: int, former: int, k: int) -> tuple[Whole, np.ndarray]:
-    """The frame of the chosen mean; and how far columns keep their vector, (k,).
-
-    Columns keep place and sign.
-    """
-    n, xp = whole.frame.shape[-1], namespace(whole.means)
-    mean = _combined(whole.parts[chosen : chosen + 1], [*whole.means, *whole.recent])
-    values, vectors = xp.linalg.eigh(mean[0])
-    values, vectors = xp.flip(values, axis=-1), xp.flip(vectors, axis=-1)
-    overlap = np.diag(on_host(column_inner(whole.frame, vectors)))
-    if k < n or np.min(abs(np.diagonal(overlap))) < CLOSE:
-        overlap = on_host(whole.frame[:, :k].mT @ vectors[:, :k])
-    order, sign, kept = arrange(overlap, n)
-    vectors = vectors[:, order] * xp.asarray(sign, dtype=vectors.dtype, device=_device(vectors))
-    frame, values = contiguous(vectors), on_host(values)[order]
-    return _seen_from(frame, values, whole, chosen, k), kept
-
-
-def _seen_from(frame: Array, values: np.ndarray, whole: Whole, chosen: int, k: int) -> Whole:
-    """The rungs seen from a new frame."""
-    n, J = len(values), len(whole.means)
-    columns = _watched_columns(n, k, values)
-    asked = frame if k < n else frame[:, columns]
-    terms, used = [*whole.means, *whole.recent], np.flatnonzero(whole.parts.any(axis=0))
-    mixed = _combined(whole.parts[:, used], [terms[i] @ asked for i in used])
-    held, quotients = on_host(frame.mT @ mixed[..., : len(columns)]), np.tile(values, (J, 1))
-    if k < n:
-        quotients = on_host(column_inner(frame[None], mixed))
-    return whole._replace(
-        frame=frame,
-        watched=columns,
-        values=values,
-        level=np.asarray(whole.levels[chosen]),
-        held=held,
-        quotients=quotients,
-        stale=np.zeros(()),
-    )
-
-
-def offers(whole: Whole, k: int, ladder: Ladder) -> Whole:
-    """The offers of the rungs as they are now."""
-    n, chosen, columns = len(whole.values), int(ladder.chosen), whole.watched
-    noise = float(ladder.variance[chosen] * ladder.usual)
-    noise = noise / ((n - k) * k if k < n else n * len(columns))
-    turns, shifts = whole.held - whole.held[chosen], whole.quotients - whole.quotients[chosen]
-    found = offer.offered(turns, shifts, whole.values, columns, noise, full=k == n)
-    return whole._replace(offers=found)
-
-
-def first(whole: Whole, view: View, basis: Array) -> tuple[Whole, np.ndarray]:
-    """After the first observation: its eigenvectors, descending."""
-    xp, (n, k) = namespace(basis), basis.shape[-2:]
-    values, vectors = xp.linalg.eigh(view.centred)
-    values, vectors = xp.flip(values, axis=-1), xp.flip(vectors, axis=-1)
-    # Signs as of the start, so that no library's habits decide; a full basis keeps its det.
-    along = column_inner(whole.frame, vectors)
-    vectors = vectors * xp.where(along < 0, -xp.ones_like(along), xp.ones_like(along))
-    if k == n and float(xp.linalg.det(vectors)) * float(xp.linalg.det(basis)) < 0:
-        vectors = xp.concat([vectors[:, :-1], -vectors[:, -1:]], axis=-1)
-    means = xp.broadcast_to(view.centred, whole.means.shape) + 0
-    whole = whole._replace(means=means, levels=whole.levels + view.level)
-    last = len(whole.levels) - 1
-    return _seen_from(contiguous(vectors), on_host(values) + 0, whole, last, k), np.ones(k)
