@@ -90,7 +90,7 @@ class EigenTracker:
     def _remember(self, basis: Array, rng: np.random.Generator) -> Memory:
         """The memory of one problem before its first observation."""
         n, k, rungs = row_count(basis), basis.shape[-1], len(ladder.rungs(self.forget))
-        kind: Any = Whole if shards() is None and n <= max(SMALL, WIDTH * k) else Block
+        kind: Any = Whole if shards() is None and n <= max(2 * SMALL, WIDTH * k) else Block
         mean = kind.start(basis, rungs, rng)
         return Memory(mean, ladder.start(self.forget), Spread.start(mean, k))
 
@@ -121,19 +121,13 @@ class EigenTracker:
         """One problem and the image of its columns: observe, weigh, and if due judge and turn."""
         (mean, rungs, spread), k = Memory(*state.memory), state.basis.shape[-1]
         view, probe, everything = mean.observe(columns, image, state.basis, state.seen)
-        if rungs.observed:
-            waits = rungs.awaited
-            apart, apart_from_recent, foretold = mean.compare(view, k, waits)
-            recent = waits or 1 / float(rungs.variance[0])
-            rungs = ladder.weigh(
-                rungs, weight, view.power, apart, apart_from_recent, recent, forget=self.forget
-            )
-        else:
-            waits, foretold = 0.0, True
-            rungs = ladder.weigh(rungs, weight, view.power)
+        apart, foretold = mean.compare(view, k, rungs) if rungs.observed else ((), True)
+        waits = rungs.awaited
+        rungs = ladder.weigh(rungs, weight, view.power, apart, forget=self.forget)
         mean = mean.wait(view, float(rungs.counted[-1]), waits)
         basis, order = state.basis, state.order
-        due = foretold or rungs.awaited > STALE * rungs.memory or rungs.waiting == ladder.KEPT
+        patience = 0.0 if row_count(state.basis) <= SMALL else STALE * rungs.memory
+        due = foretold or rungs.awaited > patience or rungs.waiting == ladder.KEPT
         if due:
             mean, rungs, spread = self._turn(mean, rungs, spread, k, state.steps)
             basis, order = mean.basis(k), np.argsort(-mean.values[:k], kind="stable")

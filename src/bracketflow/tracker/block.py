@@ -39,7 +39,7 @@ from bracketflow.tracker import offers as offer
 from bracketflow.tracker.identity import arrange
 from bracketflow.tracker.ladder import Ladder
 from bracketflow.tracker.offers import Offers
-from bracketflow.tracker.whole import Compared, Fresh, as_array_of, on_host
+from bracketflow.tracker.whole import Fresh, as_array_of, on_host
 
 WIDTH = 5
 """q = WIDTH·k: columns beyond k stand for the bulk. Error over PCA's at n = 1000, noise 5: 1.15 for
@@ -171,16 +171,29 @@ class Block(NamedTuple):
         )
         return view, _of_basis(image, rayleigh, level, basis), everything
 
-    def compare(self, view: View, k: int, waits: float) -> Compared:
-        """The observation beside the mean, and beside the weight that `waits`."""
-        scale = waits or 1.0
-        inside, outside = self.inside_recent[:, :k] / scale, self.outside_recent / scale
-        beyond = np.sum(view.inside[k:, :k] * inside[k:]) + np.sum(view.outside * outside)
-        square = np.sum(inside[k:] ** 2) + np.sum(outside**2)
-        apart = np.sum(view.inside[k:, :k] ** 2) + np.sum(view.outside**2)
-        along = beyond + np.sum(view.inside[:k, :k] * inside[:k])
-        foretold = 2 * along > square + np.sum(inside[:k] ** 2)
-        return Compared(float(apart), float(apart - 2 * beyond + square), bool(foretold))
+    def compare(
+        self, view: View, k: int, ladder: Ladder
+    ) -> tuple[tuple[tuple[float, float], ...], bool]:
+        """How far the observation lies apart; and whether what came last foretells it better.
+
+        As `Whole.compare`.
+        """
+        variance, waits = ladder.variance, ladder.awaited
+        recent = self.inside_recent[:, :k], self.outside_recent
+        if waits:
+            recent = recent[0] / waits, recent[1] / waits
+        inside, outside = view.inside[:, :k], view.outside
+        beside = [
+            (0.0 * inside, 0.0 * outside, variance[ladder.chosen]),
+            (self.inside[-1, :, :k], self.outside[-1], variance[-1]),
+            (*recent, 1 / waits if waits else variance[0]),
+        ]
+        apart = tuple(
+            (float(np.sum((inside - a)[k:] ** 2) + np.sum((outside - b) ** 2)), float(v))
+            for a, b, v in beside
+        )
+        along = np.sum(inside * recent[0]) + np.sum(outside * recent[1])
+        return apart, bool(2 * along > np.sum(recent[0] ** 2) + np.sum(recent[1] ** 2))
 
     def wait(self, view: View, weight: float, waits: float) -> Block:
         """The observation waits, with its weight."""

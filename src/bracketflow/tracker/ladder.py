@@ -70,6 +70,8 @@ class Ladder(NamedTuple):
     """Σ share²·loudness/weight of the observations before those, (J,)."""
     variance: np.ndarray
     """The same of all: the variance of each mean in units of the usual noise, (J,)."""
+    entered: np.ndarray
+    """W: weight that has entered every mean, (J,)."""
     # What observations have said of every pair of rungs, (J, J): [i, j] of i beside j.
     gained: np.ndarray
     """Σ of how much more rung i captured, over HORIZON of its memories."""
@@ -110,9 +112,8 @@ class Ladder(NamedTuple):
     @property
     def memory(self) -> float:
         """Weight that the chosen mean and what waits have against the next observation."""
-        if not self.observed:
-            return 0.0
-        return float(1 / self.variance[self.chosen]) + self.awaited
+        variance = float(self.variance[self.chosen])
+        return (1 / variance if variance > 0 else 0.0) + self.awaited
 
 
 def rungs(forget: float | None) -> np.ndarray:
@@ -133,6 +134,7 @@ def start(forget: float | None) -> Ladder:
         shares=np.zeros((J, KEPT)),
         older=rung,
         variance=rung,
+        entered=rung,
         gained=pair,
         squared=pair,
         ahead=pair,
@@ -152,12 +154,14 @@ def start(forget: float | None) -> Ladder:
 def _quantile(count: int) -> float:
     """How far above the middle of `count` numbers, in widths of their shortest half, α/KEPT begins.
 
-    Student's t for a new number beside `count` others; a normal scatter σ has a shortest half of
-    1.349 σ; and of few numbers the shortest half is too short (Rousseeuw and Leroy: 1 + 5/(m − 1)).
+    Student's t for a new number beside `count` others. Of many, the tail is that of the logistic
+    distribution (t with 9 degrees of freedom is as heavy), so that of the noise itself is a power
+    law. Normal numbers have a shortest half of 1.349 σ, and of few it is too short (Rousseeuw and
+    Leroy: 1 + 5/(m − 1)).
     """
     if count < 2:
         return inf
-    student = stdtrit(count - 1, 1 - ALPHA / KEPT) * (1 + 1 / count) ** 0.5
+    student = stdtrit(min(count - 1, 9), 1 - ALPHA / KEPT) * (1 + 1 / count) ** 0.5
     return float(student * (1 + 5 / (count - 1)) / 1.349)
 
 
@@ -173,43 +177,29 @@ def _usual(noise: np.ndarray) -> tuple[float, float]:
     first = int(widths.argmin())
     width, middle = float(widths[first]), float(np.mean(logs[first : first + half + 1]))
     with np.errstate(over="ignore"):
-        return float(np.exp(middle)), float(np.exp(middle + min(_quantile(m) * width, 700.0)))
+        return float(np.exp(middle)), float(np.exp(min(middle + _quantile(m) * width, 700.0)))
 
 
 def weigh(
     ladder: Ladder,
     weight: float,
     power: float,
-    apart: float = 0.0,
-    apart_from_recent: float = 0.0,
-    recent: float = inf,
+    apart: tuple[tuple[float, float], ...] = (),
     *,
     forget: float | None = None,
 ) -> Ladder:
-    """Enter an observation: it waits.
+    """Enter an observation of this weight, of which ‖C − level‖² = `power`: it waits.
 
-    E‖N‖² is the noise of the observation and the variance of the mean. Right after a jump the mean
-    says nothing, but what came last does. Whoever fixes the share to forget has the plain average:
+    `apart` has pairs (‖C − M‖², v) of means M that do not contain it and their variances in units
+    of the usual noise. Each says at most how large its noise is: E‖C − M‖² is that noise, v times
+    the usual one, and what M has wrong. Whoever fixes the share to forget has the plain average:
     then nothing is loud.
-
-    Parameters
-    ----------
-    weight, power : float
-        Its weight, and ‖C − level‖² of it.
-    apart : float
-        ‖N‖² of what the chosen mean did not foresee.
-    apart_from_recent, recent : float
-        The same beside what came last, and the weight of that.
     """
-    noise = power
-    if ladder.observed == 1:
-        noise = 0.5 * apart
-    elif ladder.observed:
-        # What is subtracted is an estimate: the noise is hardly less than a quarter of ‖N‖².
-        foreseen = float(ladder.variance[ladder.chosen] * ladder.usual)
-        noise = max(apart - foreseen, 0.25 * apart)
-        foreseen = float(ladder.usual) / recent
-        noise = min(noise, max(apart_from_recent - foreseen, apart_from_recent / (1 + weight / recent)))
+    noise, usual = power, float(ladder.usual)
+    if apart:
+        # No less than if it were as usual; right after the first observation nothing is usual.
+        known = [(a - v * usual) if ladder.observed > 1 else 0.0 for a, v in apart]
+        noise = min(max(n, a / (1 + v * weight)) for n, (a, v) in zip(known, apart, strict=True))
     noises, weights = _pushed(ladder.noise, noise * weight), _pushed(ladder.weight, weight)
     if ladder.observed == 1:
         # Of the first no more is known than its power beside that of the second.
@@ -248,23 +238,29 @@ def _pushed(values: np.ndarray, value: float) -> np.ndarray:
 def absorb(ladder: Ladder, forget: float | None) -> tuple[Ladder, np.ndarray]:
     """Take what waits into every mean: the ladder, and the gain of each rung.
 
-    The gain v/(v + 1/weight) makes the variance of the new mean smallest; it is not below the share
-    that the rung is to forget, in units of an observation of typical weight.
+    The gain is that of the plain mean, w/(W + w). Where loud observations were recognised late it
+    is v/(v + r/w), as far as that is more: with the noise r of what comes, in units of the usual
+    one, it makes the variance of the new mean smallest. It is not below the share that the rung is
+    to forget, in units of an observation of typical weight.
     """
-    first, own = KEPT - int(ladder.waiting), 1 / ladder.awaited
-    fixed = 1 - (1 - rungs(forget)) ** (1 / (own * float(ladder.typical)))
-    gains = np.maximum(ladder.variance / (ladder.variance + own), fixed)
+    first, weight = KEPT - int(ladder.waiting), ladder.awaited
+    counted = ladder.counted[first:]
+    noise = float(counted @ np.maximum(ladder.noise[first:], ladder.usual)) / weight
+    own = noise / float(ladder.usual) / weight if ladder.usual > 0 else 1 / weight
+    variance = ladder.variance
+    fixed = 1 - (1 - rungs(forget)) ** (weight / float(ladder.typical))
+    gains = np.maximum(weight / (ladder.entered + weight), variance / (variance + own))
+    gains = np.maximum(gains, fixed)
     gains[0] = 1.0
-    if ladder.observed == ladder.waiting:
-        gains[:] = 1.0
     kept = 1 - gains
     shares = ladder.shares * kept[:, None]
-    shares[:, first:] = gains[:, None] * (own * ladder.counted[first:])
+    shares[:, first:] = gains[:, None] * (counted / weight)
     older = ladder.older * kept**2
     return ladder._replace(
         shares=shares,
         older=older,
         variance=older + shares**2 @ (ladder.loud / ladder.weight),
+        entered=ladder.entered + weight,
         waiting=ladder.waiting * 0,
     ), gains
 
@@ -292,7 +288,7 @@ def judge(ladder: Ladder, captured: np.ndarray) -> tuple[Ladder, np.ndarray]:
     source = np.where(certain.any(0), np.argmax(certain * ladder.ahead, axis=0), places)
     if certain.any():
         ladder = _copied(ladder, source)
-    better = shorter & (ladder.gained > ladder.squared**0.5)
+    better = shorter & (ladder.judged >= AGREEING) & (ladder.gained > ladder.squared**0.5)
     chosen = np.flatnonzero(~better.any(axis=0))[-1]
     return ladder._replace(chosen=ladder.chosen * 0 + chosen), source
 
@@ -336,6 +332,7 @@ def _copied(ladder: Ladder, source: np.ndarray) -> Ladder:
         shares=ladder.shares[source],
         older=ladder.older[source],
         variance=ladder.variance[source],
+        entered=ladder.entered[source],
         restarted=ladder.observed if jumped else ladder.restarted,
         jumps=ladder.jumps + jumped,
         **pairs,

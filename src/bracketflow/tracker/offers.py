@@ -96,7 +96,9 @@ def of_full(
     known = gap**2 / (gap**2 + 4 * noise + TINY)
     known[columns, w] = 0.0
     tangents = sign * _tangents(abs(gap), turns)
-    shrunk = tangents / (1 + np.sum(known * tangents**2, axis=1, keepdims=True))
+    squares = known * tangents**2
+    of_column, of_row = squares.sum(axis=1, keepdims=True), squares.sum(axis=2, keepdims=True)
+    shrunk = tangents / (1 + np.maximum(of_column, of_row))
     falls = known * sign * shrunk * tangents
     quotients = falls.sum(axis=2)
     quotients[:, columns] -= falls.sum(axis=1)

@@ -32,22 +32,11 @@ from bracketflow.tracker.identity import CLOSE, arrange
 from bracketflow.tracker.ladder import Ladder
 from bracketflow.tracker.offers import Offers
 
-SMALL = 128
+SMALL = 64
 """Columns up to which all n are kept for any k: products and `eigh` cost as much as the overhead of
 a step, and a block of 5k columns loses 4 % (n = 100, noise 3; point 4 of benchmarks/tracker.py)."""
 JUDGED = 16
 """Columns of a full basis on which memories are judged, of up to 2·JUDGED all."""
-
-
-class Compared(NamedTuple):
-    """One observation beside the chosen mean."""
-
-    apart: float
-    """‖N‖² in the k columns, outside of them; of a full basis in all."""
-    apart_from_recent: float
-    """The same beside what came last: what waits, or else what was taken in last."""
-    foretold: bool
-    """Whether it lies nearer to that than to the mean."""
 
 
 class Fresh(NamedTuple):
@@ -152,21 +141,30 @@ class Whole(NamedTuple):
         own = Probe(basis, probe.image, probe.background + level, probe.rayleigh, n)
         return view, own, everything
 
-    def compare(self, view: View, k: int, waits: float) -> Compared:
-        """The observation beside the mean, and beside the weight that `waits`."""
-        N, recent, scale = view.apart, self.recent, waits or 1.0
-        leading = self.frame[:, :k] if k < len(self.values) else None
-        if leading is not None:
-            N, recent = N @ leading, recent @ leading
-        apart, square = float(frobenius_squared(N)), float(frobenius_squared(recent)) / scale**2
-        along = float(inner(N, recent)) / scale
-        foretold = 2 * along > square
-        if leading is not None:
-            inside, inside_recent = leading.mT @ N, leading.mT @ recent
-            apart -= float(frobenius_squared(inside))
-            along -= float(inner(inside, inside_recent)) / scale
-            square -= float(frobenius_squared(inside_recent)) / scale**2
-        return Compared(max(apart, 0.0), max(apart - 2 * along + square, 0.0), foretold)
+    def compare(
+        self, view: View, k: int, ladder: Ladder
+    ) -> tuple[tuple[tuple[float, float], ...], bool]:
+        """How far the observation lies apart; and whether what came last foretells it better.
+
+        From the chosen mean, from the longest one, and from what came last: ‖C − M‖² in the k
+        columns, outside of them (of a full basis in all), and the variance of each.
+        """
+        N, variance, waits = view.apart, ladder.variance, ladder.awaited
+        beside = [(0 * N[:1, :1], variance[ladder.chosen])]
+        if ladder.chosen < len(variance) - 1:
+            beside.append((self.means[-1] - self.mean, variance[-1]))
+        recent = self.recent / waits if waits else self.recent
+        beside.append((recent, 1 / waits if waits else variance[0]))
+        apart, leading = [], self.frame[:, :k]
+        for other, v in beside:
+            beyond = N - other
+            if k < len(self.values):
+                beyond = beyond @ leading
+                beyond = beyond - leading @ (leading.mT @ beyond)
+            apart.append((float(frobenius_squared(beyond)), float(v)))
+        seen = N if k == len(self.values) else N @ leading
+        recent = recent if k == len(self.values) else recent @ leading
+        return tuple(apart), 2 * float(inner(seen, recent)) > float(frobenius_squared(recent))
 
     def wait(self, view: View, weight: float, waits: float) -> Whole:
         """The observation waits, with its weight."""
