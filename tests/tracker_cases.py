@@ -12,7 +12,7 @@ EPS = np.finfo(np.float64).eps
 SHAPES = [
     pytest.param(12, None, id="full"),
     pytest.param(12, 3, id="leading"),
-    pytest.param(80, 3, id="block"),
+    pytest.param(150, 3, id="block"),
 ]
 
 
