@@ -155,6 +155,18 @@ def to_host(value: Scalar) -> np.ndarray:
     return np.asarray(value.detach().cpu())
 
 
+def on_host(array: Array) -> np.ndarray:
+    """A small array as NumPy's, in double precision."""
+    return np.asarray(to_host(array), dtype=float)
+
+
+def as_array_of(small: np.ndarray, like: Array) -> Array:
+    """A small array of the host in the library, dtype and device of another."""
+    if isinstance(like, np.ndarray):
+        return small.astype(like.dtype, copy=False)
+    return namespace(like).asarray(small, dtype=like.dtype, device=like.device)
+
+
 def select(mask: np.ndarray, chosen: Any, other: Any) -> Any:
     """Member by member `chosen` where `mask` holds, `other` elsewhere, through nested tuples."""
     if mask.all():

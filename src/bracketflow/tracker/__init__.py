@@ -121,14 +121,13 @@ class EigenTracker:
         """One problem and the image of its columns: observe, weigh, and if due judge and turn."""
         (mean, rungs, spread), k = Memory(*state.memory), state.basis.shape[-1]
         view, probe, everything = mean.observe(columns, image, state.basis, state.seen)
-        apart, foretold = mean.compare(view, k, rungs) if rungs.observed else ((), True)
-        waits = rungs.awaited
-        rungs = ladder.weigh(rungs, weight, view.power, apart, forget=self.forget)
-        mean = mean.wait(view, float(rungs.counted[-1]), waits)
+        beside = mean.compare(view, k, rungs) if rungs.observed else None
+        rungs = ladder.weigh(rungs, weight, view.power, beside, forget=self.forget)
+        mean = mean.wait(view, float(rungs.counted[-1]))
         basis, order = state.basis, state.order
         patience = 0.0 if row_count(state.basis) <= SMALL else STALE * rungs.memory
-        due = foretold or rungs.awaited > patience or rungs.waiting == ladder.KEPT
-        if due:
+        due = beside is None or beside.foretold or rungs.waiting == ladder.KEPT
+        if due or rungs.awaited > patience:
             mean, rungs, spread = self._turn(mean, rungs, spread, k, state.steps)
             basis, order = mean.basis(k), np.argsort(-mean.values[:k], kind="stable")
         following = advance(state, everything, basis, Memory(mean, rungs, spread))
@@ -138,17 +137,15 @@ class EigenTracker:
         self, mean: Whole | Block, rungs: Ladder, spread: Spread, k: int, steps: Any
     ) -> tuple[Whole | Block, Ladder, Spread]:
         """What waits is judged, absorbed, and the columns turn."""
-        former, waits, source = int(rungs.chosen), rungs.awaited, np.arange(len(rungs.variance))
+        mixture = np.eye(len(rungs.variance))
         if rungs.observed > rungs.waiting:
-            fresh = mean.fresh(k, waits)
+            fresh = mean.fresh(k, rungs)
             spread = spread.after(fresh, rungs)
             if self.forget is None:
-                rungs, source = ladder.judge(rungs, fresh.captured)
+                rungs, mixture = ladder.judge(rungs, fresh.captured)
+        waiting = rungs
         rungs, gains = ladder.absorb(rungs, self.forget)
-        chosen = int(rungs.chosen)
-        same = bool(former == chosen == source[chosen])
-        mean = mean.absorb(gains, source, waits)
-        mean, kept = mean.turn(chosen, k, float(gains[chosen]), waits, same=same)
+        mean, kept = mean.follow(gains, mixture, waiting, k)
         if self.forget is None:
             mean = mean.offer(rungs, k)
         return mean, rungs, spread.entered(kept, steps)

@@ -24,22 +24,23 @@ import numpy as np
 from bracketflow.core import (
     Array,
     Probe,
+    as_array_of,
     contiguous,
     contracted,
     epsilon,
     frobenius_squared,
     identity_like,
     namespace,
+    on_host,
     trace,
 )
 from bracketflow.geometry import orthonormal_columns, random_columns
 from bracketflow.observation import refuse_bad
 from bracketflow.sharding import over_rows, row_count, shards
-from bracketflow.tracker import offers as offer
+from bracketflow.tracker import offers
 from bracketflow.tracker.identity import arrange
 from bracketflow.tracker.ladder import Ladder
-from bracketflow.tracker.offers import Offers
-from bracketflow.tracker.whole import Fresh, as_array_of, on_host
+from bracketflow.tracker.whole import Beside, Fresh
 
 WIDTH = 5
 """q = WIDTH·k: columns beyond k stand for the bulk. Error over PCA's at n = 1000, noise 5: 1.15 for
@@ -84,13 +85,18 @@ class Block(NamedTuple):
     levels: np.ndarray
     """Averaged levels, (J,); that of the mean"""
     level: np.ndarray
-    """is the chosen one of them, ()."""
+    """is the one of `rung`, ()."""
+    rung: np.ndarray
+    """Which rung the mean is, ()."""
     inside: np.ndarray
     """XᵀD_jX, (J, q, q)."""
     outside: np.ndarray
     """Sketches of what of D_jX_k lies outside of X, (J, k, m)."""
-    offers: Offers
-    """What the other rungs would turn."""
+    # What the rungs would capture: of C it is <A_j, XᵀCX> + <B_j, sketch of the rest of CX_k>,
+    offers: tuple[np.ndarray, np.ndarray]
+    """A_j and B_j, (J, q, q) and (J, k, m);"""
+    before: tuple[np.ndarray, np.ndarray]
+    """the same one turn earlier."""
     # What waits; if nothing does, what was taken in last.
     image: Array
     """Σ weight·(C − level)X, (n, q)."""
@@ -120,7 +126,9 @@ class Block(NamedTuple):
             level=np.zeros(()),
             inside=np.zeros((rungs, q, q)),
             outside=np.zeros((rungs, k, m)),
-            offers=offer.none(rungs, q, k, m),
+            rung=np.asarray(rungs - 1),
+            offers=(np.zeros((rungs, q, q)), np.zeros((rungs, k, m))),
+            before=(np.zeros((rungs, q, q)), np.zeros((rungs, k, m))),
             image=xp.zeros_like(columns),
             recent_level=np.zeros(()),
             inside_recent=np.zeros((q, q)),
@@ -171,73 +179,75 @@ class Block(NamedTuple):
         )
         return view, _of_basis(image, rayleigh, level, basis), everything
 
-    def compare(
-        self, view: View, k: int, ladder: Ladder
-    ) -> tuple[tuple[tuple[float, float], ...], bool]:
-        """How far the observation lies apart; and whether what came last foretells it better.
-
-        As `Whole.compare`.
-        """
+    def compare(self, view: View, k: int, ladder: Ladder) -> Beside:
+        """The observation beside the chosen mean, the longest one, and what came last."""
         variance, waits = ladder.variance, ladder.awaited
-        recent = self.inside_recent[:, :k], self.outside_recent
+        last = (self.inside[0], self.outside[0], variance[0])
         if waits:
-            recent = recent[0] / waits, recent[1] / waits
-        inside, outside = view.inside[:, :k], view.outside
-        beside = [
-            (0.0 * inside, 0.0 * outside, variance[ladder.chosen]),
-            (self.inside[-1, :, :k], self.outside[-1], variance[-1]),
-            (*recent, 1 / waits if waits else variance[0]),
-        ]
-        apart = tuple(
-            (float(np.sum((inside - a)[k:] ** 2) + np.sum((outside - b) ** 2)), float(v))
-            for a, b, v in beside
-        )
-        along = np.sum(inside * recent[0]) + np.sum(outside * recent[1])
-        return apart, bool(2 * along > np.sum(recent[0] ** 2) + np.sum(recent[1] ** 2))
+            last = self.inside_recent / waits, self.outside_recent / waits, 1 / waits
+        longest = self.inside[-1], self.outside[-1], variance[-1]
+        apart, distance = [], []
+        for a, b, v in ((0.0, 0.0, variance[ladder.chosen]), longest, last):
+            inside, outside = (view.inside - a)[:, :k], view.outside - b
+            beyond = float(np.sum(inside[k:] ** 2) + np.sum(outside**2))
+            apart.append((beyond, float(v)))
+            distance.append(beyond + float(np.sum(inside[:k] ** 2)))
+        heights = self.values - np.mean(self.values)  # the level is that of one column, and noisy
+        square = max(float(heights @ heights), TINY)
+        entries = k * (row_count(self.columns) - k)
+        size = 1 + float(heights @ np.diagonal(view.inside)) / square
+        doubt = (2 * apart[0][0] / entries / square) ** 0.5
+        return Beside(tuple(apart), (size, doubt), distance[-1] < distance[0])
 
-    def wait(self, view: View, weight: float, waits: float) -> Block:
+    def wait(self, view: View, weight: float) -> Block:
         """The observation waits, with its weight."""
-        keep = float(waits > 0)
         image = weight * view.image
-        if waits:
-            image += self.image
+        image += self.image
         return self._replace(
             image=image,
-            recent_level=keep * self.recent_level + weight * (view.level - self.level),
-            inside_recent=keep * self.inside_recent + weight * view.inside,
-            outside_recent=keep * self.outside_recent + weight * view.outside,
+            recent_level=self.recent_level + weight * (view.level - self.level),
+            inside_recent=self.inside_recent + weight * view.inside,
+            outside_recent=self.outside_recent + weight * view.outside,
         )
 
-    def fresh(self, k: int, waits: float) -> Fresh:
-        """What the observations of the weight that `waits` say."""
+    def fresh(self, k: int, ladder: Ladder) -> Fresh:
+        """What the observations that wait say."""
+        waits = ladder.awaited
         inside, outside = self.inside_recent / waits, self.outside_recent / waits
-        entries, quotients = inside[:, :k].copy(), self.values + np.diagonal(inside)
-        entries[np.arange(k), np.arange(k)] += self.values[:k]
+        (a, b), (c, d) = self.offers, self.before
+        latest = inside + np.diag(self.values)
+        captured = np.einsum("jab,ab->j", 2 * a - c, latest)
+        captured += np.einsum("jkm,km->j", 2 * b - d, outside)
         beyond = np.einsum("km,km->k", outside, outside) ** 0.5
         return Fresh(
-            self.offers.captured(entries, quotients, outside),
+            captured,
             np.concatenate([inside[:, :k], beyond[None]]),
             np.diagonal(inside)[:k] + self.recent_level / waits,
         )
 
-    def absorb(self, gains: np.ndarray, source: np.ndarray, waits: float) -> Block:
-        """What waits enters the rungs, each of which is its `source` first; X stays."""
-        inside, outside, levels = self.inside[source], self.outside[source], self.levels[source]
-        wide = gains[:, None, None]
-        inside += wide * (self.inside_recent / waits - inside)
-        outside += wide * (self.outside_recent / waits - outside)
-        levels += gains * (self.level + self.recent_level / waits - levels)
-        return self._replace(inside=inside, outside=outside, levels=levels)
-
-    def turn(
-        self, chosen: int, k: int, gain: float, waits: float, *, same: bool
+    def follow(
+        self, gains: np.ndarray, mixture: np.ndarray, ladder: Ladder, k: int
     ) -> tuple[Block, np.ndarray]:
-        """X to the left singular vectors of Z; and how far columns keep their vector, (k,).
+        """What waits enters the rungs, each of which is a `mixture` first; the columns follow.
 
-        What waited has the share `gain` in the chosen rung, which is the `same` as before or
-        another. Columns keep place and sign; the first turn orders them by descending λ. What
-        another rung has outside of the block is known as a sketch only, which is left.
+        X to the left singular vectors of Z; and how far columns keep their vector, (k,). They keep
+        place and sign; the first turn orders them by descending λ. What a newly chosen rung has
+        outside of the block is known as a sketch only, which is left.
         """
+        waits, chosen = ladder.awaited, int(ladder.chosen)
+        same, gain = int(self.rung) == chosen, float(gains[chosen])
+        same = same and mixture[chosen, chosen] == 1 and np.count_nonzero(mixture[chosen]) == 1
+        wide = gains[:, None, None]
+        self = self._replace(
+            inside=(1 - wide) * np.tensordot(mixture, self.inside, 1)
+            + wide * (self.inside_recent / waits),
+            outside=(1 - wide) * np.tensordot(mixture, self.outside, 1)
+            + wide * (self.outside_recent / waits),
+            levels=(1 - gains) * (mixture @ self.levels)
+            + gains * (self.level + self.recent_level / waits),
+            rung=np.asarray(chosen),
+            before=tuple(np.tensordot(mixture, part, 1) for part in self.offers),
+        )
         X, q = self.columns, len(self.values)
         rayleigh = np.diag(self.values) + self.inside[chosen]
         ritz = np.linalg.eigvalsh(0.5 * (rayleigh + rayleigh.T))
@@ -293,15 +303,18 @@ class Block(NamedTuple):
         inside = overlap.T @ inside @ overlap
         inside[:, :k, :k] += along + along.mT
         outside = leading.T @ outside - along.mT @ sketch[:k]
+        a, b = self.before
         return self._replace(
             columns=contiguous(columns),
             sketch=sketch,
             level=np.asarray(self.levels[chosen]),
             inside=inside,
             outside=outside,
+            before=(overlap.T @ a @ overlap, leading.T @ b),
+            image=0 * self.image,
             recent_level=np.zeros(()),
-            inside_recent=inside[0],
-            outside_recent=outside[0],
+            inside_recent=0 * self.inside_recent,
+            outside_recent=0 * self.outside_recent,
         )
 
     def _orthonormal(
@@ -329,13 +342,8 @@ class Block(NamedTuple):
         return xp.concat([columns, reference], axis=-1), sketch, np.append(along, length)
 
     def offer(self, ladder: Ladder, k: int) -> Block:
-        """The offers of the rungs as they are now."""
-        (q, m), shifts = self.sketch.shape, np.diagonal(self.inside, axis1=1, axis2=2)
-        noise = float(ladder.variance[ladder.chosen] * ladder.usual) / (k * (m + q - k))
-        found = offer.of_leading(
-            self.inside[:, :, :k], shifts, self.values, self.outside, noise
-        )
-        return self._replace(offers=found)
+        """What the rungs would capture as they are now."""
+        return self._replace(offers=offers.of_block(self.values, self.inside, self.outside))
 
     def figures(self, ladder: Ladder, k: int) -> tuple[np.ndarray, float]:
         """Averaged eigenvalues of the k columns, and the level; what waits included."""

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import inf
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,6 +47,7 @@ AGREEING = 3
 """Observations that must agree before anything is forgotten for good, however clear each of them
 is: two loud ones that happen to be alike come in every long stream."""
 
+_NORMAL = NormalDist().inv_cdf(1 - ALPHA / KEPT)
 EPS, TINY = np.finfo(float).eps, np.finfo(float).tiny
 
 
@@ -184,7 +186,7 @@ def weigh(
     ladder: Ladder,
     weight: float,
     power: float,
-    apart: tuple[tuple[float, float], ...] = (),
+    beside: Any = None,
     *,
     forget: float | None = None,
 ) -> Ladder:
@@ -192,14 +194,19 @@ def weigh(
 
     `apart` has pairs (‖C − M‖², v) of means M that do not contain it and their variances in units
     of the usual noise. Each says at most how large its noise is: E‖C − M‖² is that noise, v times
-    the usual one, and what M has wrong. Whoever fixes the share to forget has the plain average:
+    the usual one, and what M has wrong. An observation of h times the `size`, which is given with
+    its standard deviation, and of h² times the noise is a larger one, not a noisier one.
+    Whoever fixes the share to forget has the plain average:
     then nothing is loud.
     """
     noise, usual = power, float(ladder.usual)
-    if apart:
+    if beside is not None:
+        apart, (size, doubt) = beside.apart, beside.size
         # No less than if it were as usual; right after the first observation nothing is usual.
         known = [(a - v * usual) if ladder.observed > 1 else 0.0 for a, v in apart]
         noise = min(max(n, a / (1 + v * weight)) for n, (a, v) in zip(known, apart, strict=True))
+        if size > max(1.0, _NORMAL * doubt):
+            noise /= size**2
     noises, weights = _pushed(ladder.noise, noise * weight), _pushed(ladder.weight, weight)
     if ladder.observed == 1:
         # Of the first no more is known than its power beside that of the second.
@@ -266,31 +273,34 @@ def absorb(ladder: Ladder, forget: float | None) -> tuple[Ladder, np.ndarray]:
 
 
 def judge(ladder: Ladder, captured: np.ndarray) -> tuple[Ladder, np.ndarray]:
-    """Weigh what waits against the rungs: the ladder, and which rung each of them is from now on.
+    """Weigh what waits against the rungs: the ladder, and which mixtures of them they become.
 
-    `captured` is how much more of it each rung would have captured than the chosen one, (J,), for
-    one unit of weight.
+    `captured` is how much of it each rung would have captured for one unit of weight, (J,). Row j
+    of the second result, (J, J), has the parts of the old rungs in rung j from now on.
     """
     places, typical = np.arange(len(captured)), float(ladder.typical)
     count, variance = ladder.awaited / typical, np.maximum(ladder.variance, TINY)
     shorter = places[:, None] < places
     more = count * (captured[:, None] - captured)
     # Young rungs are the same mean but for rounding, which must not decide.
-    live = abs(variance[:, None] - variance) > EPS**0.5 * variance
+    distance = abs(variance[:, None] - variance)
+    live = distance > EPS**0.5 * variance
     more[~live] = 0.0
-    kept = (1 - rungs(None)[:, None] / HORIZON) ** count
     doubt = np.log(np.maximum(1 / (variance * typical), 1.0) / ALPHA)
-    ladder, certain = _compared(ladder, more, live, count, doubt)
+    # Beside what was captured, and in units of how far the two means lie apart: of one scale.
+    sizes = (abs(captured[:, None]) + abs(captured)) * distance**0.5 + TINY
+    ladder, certain = _compared(ladder, more / sizes, live, count, doubt)
+    kept = (1 - rungs(None)[:, None] / HORIZON) ** count
     ladder = ladder._replace(
         gained=kept * ladder.gained + more, squared=kept * ladder.squared + more**2
     )
+    mixture = np.eye(len(places))
     certain &= shorter
-    source = np.where(certain.any(0), np.argmax(certain * ladder.ahead, axis=0), places)
     if certain.any():
-        ladder = _copied(ladder, source)
+        ladder, mixture = _changed(ladder, certain)
     better = shorter & (ladder.judged >= AGREEING) & (ladder.gained > ladder.squared**0.5)
     chosen = np.flatnonzero(~better.any(axis=0))[-1]
-    return ladder._replace(chosen=ladder.chosen * 0 + chosen), source
+    return ladder._replace(chosen=ladder.chosen * 0 + chosen), mixture
 
 
 def _compared(
@@ -319,21 +329,62 @@ def _compared(
     ), certain
 
 
-def _copied(ladder: Ladder, source: np.ndarray) -> Ladder:
-    """Rungs that are from now on what their `source` is; of these nothing has been said yet."""
-    anew = source != np.arange(len(source))
-    anew = anew[:, None] | anew
+def _changed(ladder: Ladder, certain: np.ndarray) -> tuple[Ladder, np.ndarray]:
+    """Forget for good what was before the change that has made rung i better than rung j.
+
+    If the observations since then have the parts A_i and A_j in the two means, then what came
+    before is the same in both but for noise, and c M_i + (1 − c)M_j is without it, where
+    c (1 − A_i) + (1 − c)(1 − A_j) = 0. Of all such i the one with the smallest variance is taken.
+    Where the longest rung has changed, so have all others. Rung i itself is taken where so little
+    of it is new that the mixture is noisier than what came last alone.
+    """
+    J, age = len(certain), np.cumsum(ladder.counted[::-1])[::-1] / float(ladder.typical)
+    mixture, since = np.eye(J), np.zeros(KEPT, bool)
+    certain = certain & ~certain.any(axis=0)[:, None]  # by those that nothing is better than
+    for j in np.flatnonzero(certain.any(axis=0)):
+        found = []
+        for i in np.flatnonzero(certain[:, j]):
+            since = age <= ladder.since[i, j] + 0.5
+            found.append(_without_past(ladder, int(i), int(j), since))
+        mixture[j] = min(found, key=lambda mixed: (mixed[0], mixed[1]))[2]
+    jumped = bool(certain[:, -1].any())
+    if jumped:
+        for j in np.flatnonzero(~certain.any(axis=0))[1:]:
+            mixture[j] = _without_past(ladder, int(j), J - 1, since)[2]
+    anew = np.any(mixture != np.eye(J), axis=1)
+    shares = mixture @ ladder.shares
+    older = mixture**2 @ ladder.older
     pairs = {
-        name: np.where(anew, 0.0, getattr(ladder, name))
+        name: np.where(anew[:, None] | anew, 0.0, getattr(ladder, name))
         for name in ("gained", "squared", "square", "judged", "ahead", "since")
     }
-    jumped = bool(source[-1] == 0)
+    variance = older + shares**2 @ (ladder.loud / ladder.weight)
     return ladder._replace(
-        shares=ladder.shares[source],
-        older=ladder.older[source],
-        variance=ladder.variance[source],
-        entered=ladder.entered[source],
+        shares=shares,
+        older=older,
+        variance=variance,
+        entered=np.where(anew, 1 / variance, ladder.entered),
         restarted=ladder.observed if jumped else ladder.restarted,
         jumps=ladder.jumps + jumped,
         **pairs,
-    )
+    ), mixture
+
+
+def _without_past(
+    ladder: Ladder, i: int, j: int, since: np.ndarray
+) -> tuple[bool, float, np.ndarray]:
+    """Rungs i and j mixed so that nothing is left of what came before `since`.
+
+    Before it, whether that is rung i itself after all, and the variance.
+    """
+    itself = mixed = np.eye(len(ladder.variance))[i]
+    parts = ladder.shares[[i, j]] @ since
+    if parts[0] > parts[1] and not since[0]:
+        own = (1 - parts[1]) / (parts[0] - parts[1])
+        mixed = own * itself
+        mixed[j] = 1 - own
+    noise = (mixed @ ladder.shares) ** 2 @ (ladder.loud / ladder.weight)
+    variance = float(noise + mixed**2 @ ladder.older)
+    if variance > ladder.variance[0]:
+        return True, float(ladder.variance[i]), itself
+    return mixed[i] == 1, variance, mixed

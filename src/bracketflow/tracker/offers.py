@@ -1,115 +1,72 @@
-"""What the other rungs of the ladder would turn, and how much more that captures of an observation.
+"""What the rungs of the ladder would capture of an observation: <G_j, C>, linear in C.
 
-Seen from the columns of the chosen mean, with P = Xᵀ(M_j − M)X and δ = λ_i − λ_a, rung j would turn
-the pair (a, i) by θ, tan 2θ = 2P_ai/δ. With B_ai = tan θ its leading columns are X_k + X B, or
-(X_k + X B)(I + BᵀB)^(-½), and of a fresh H = XᵀCX they would capture more by
-
-    b_j = tr (G − I)H_kk + 2 <BG, H_ak> + Σ_a (BGBᵀ)_aa H_aa,    G = (I + BᵀB)⁻¹,
-
-what H has between other a's left out. In a full basis every pair counts with its sign, and G is
-diagonal. All that is linear in H: the coefficients are made when columns turn, and what waits is
-judged by inner products.
+The columns are wanted for now, and an observation shows how far a rung has fallen behind when the
+next one comes. So what a rung captures of it is read off both the rung and what that rung was one
+observation earlier: with a lag b and a drift Δ the loss is (b + Δ)² and (b + 2Δ)², and twice the
+first less the second is b², but for a constant that all rungs share.
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import numpy as np
 
 EPS, TINY = np.finfo(float).eps, np.finfo(float).tiny
 
 
-class Offers(NamedTuple):
-    """What J rungs would capture more in q columns, w of which are judged, and outside of them."""
-
-    entries: np.ndarray
-    """Coefficients of H in the judged columns, (J, q, w)."""
-    quotients: np.ndarray
-    """Coefficients of diag H, (J, q)."""
-    outside: np.ndarray
-    """Coefficients of what lies outside of all columns, seen in a sketch, (J, w, m)."""
-
-    def captured(
-        self, entries: np.ndarray, quotients: np.ndarray, outside: np.ndarray | None = None
-    ) -> np.ndarray:
-        """b of every rung, from H in the judged columns (q, w), diag H (q,), and the sketch."""
-        J = len(self.quotients)
-        more = self.entries.reshape(J, -1) @ entries.ravel() + self.quotients @ quotients
-        if outside is not None:
-            more += self.outside.reshape(J, -1) @ outside.ravel()
-        return np.asarray(more)
+def of_leading(means: np.ndarray, k: int) -> np.ndarray:
+    """V_jV_jᵀ of the k leading eigenvectors of each mean, (J, p, p)."""
+    leading = np.linalg.eigh(means)[1][..., -k:]
+    return leading @ leading.mT
 
 
-def none(rungs: int, q: int, w: int, m: int = 0) -> Offers:
-    """Of rungs that are all the same."""
-    return Offers(np.zeros((rungs, q, w)), np.zeros((rungs, q)), np.zeros((rungs, w, m)))
+def of_pairs(means: np.ndarray, chosen: np.ndarray, noise: float) -> np.ndarray:
+    """For all pairs of eigenvectors of the chosen mean, what rung j would turn them by, (J, p, p).
 
-
-def of_leading(
-    turns: np.ndarray,
-    shifts: np.ndarray,
-    values: np.ndarray,
-    outside: np.ndarray | None = None,
-    noise: float = 0.0,
-) -> Offers:
-    """Offers from P in the k leading columns (J, q, k), diag P (J, q), and λ (q,).
-
-    `outside`, (J, k, m), are sketches of what the rungs hold of these columns outside of all q, at
-    height 0; of that, what the `noise` of an entry of the mean does not resolve hardly counts.
+    With P = Xᵀ(M_j − M)X and δ = λ_i − λ_a, it turns the pair (a, i) by θ, tan 2θ = 2P_ai/δ, and
+    captures of H = XᵀCX in the higher one more by H_ai sin 2θ − (H_ii − H_aa) sin²θ. A pair that
+    one observation, whose entries have the variance `noise`, does not resolve hardly counts:
+    δ²/(δ² + 4·noise).
     """
-    J, q, k = turns.shape
-    heights = values + shifts
-    gap = heights[:, None, :k] - heights[:, :, None]
-    # What has risen above others takes the place of the lowest.
-    lowest = np.argmin(heights[:, :k], axis=1)
-    overtaken = (gap < 0) & (np.arange(k) == lowest[:, None])[:, None, :]
-    tangents = _tangents(abs(gap), turns, overtaken)
-    tangents[:, :k] = 0.0
-    gram = tangents.mT @ tangents
-    if outside is None:
-        outside = np.zeros((J, k, 0))
-    norms = np.einsum("jkm,jkm->jk", outside, outside) ** 0.5
-    raised = heights[:, :k]
-    tilts = _tangents(abs(raised), norms, raised < 0) * (
-        values[:k] ** 2 / (values[:k] ** 2 + 4 * noise + TINY)
-    )
-    outside = (tilts / (norms + TINY))[:, :, None] * outside
-    gram += outside @ outside.mT
-    G = np.linalg.inv(np.eye(k) + gram)
-    entries = tangents @ G
-    quotients = np.einsum("jai,jai->ja", entries, tangents)
-    entries *= 2
-    entries[:, :k] = G - np.eye(k)
-    return Offers(entries, quotients, 2 * G @ outside)
-
-
-def of_full(
-    turns: np.ndarray, values: np.ndarray, columns: np.ndarray, noise: float
-) -> Offers:
-    """Offers from P in the judged `columns` of a full basis, (J, q, w), and λ (q,).
-
-    A pair that the `noise` of the mean's entries does not resolve hardly counts: δ²/(δ² + 4·noise).
-    """
-    gap, w = values[columns] - values[:, None], np.arange(len(columns))
-    sign = np.where(gap < 0, -1.0, 1.0)
+    values, X = np.linalg.eigh(chosen)
+    gap = values - values[:, None]
     known = gap**2 / (gap**2 + 4 * noise + TINY)
-    known[columns, w] = 0.0
-    tangents = sign * _tangents(abs(gap), turns)
+    turns = X.T @ (means - chosen) @ X
+    tangents = 2 * turns / (abs(gap) + np.sqrt(gap**2 + 4 * turns**2) + TINY)
     squares = known * tangents**2
-    of_column, of_row = squares.sum(axis=1, keepdims=True), squares.sum(axis=2, keepdims=True)
-    shrunk = tangents / (1 + np.maximum(of_column, of_row))
-    falls = known * sign * shrunk * tangents
-    quotients = falls.sum(axis=2)
-    quotients[:, columns] -= falls.sum(axis=1)
-    entries = 2 * known * sign * shrunk
-    return Offers(entries, quotients, np.zeros((len(turns), len(columns), 0)))
+    turned = squares.sum(axis=1)
+    each = 1 + np.maximum(turned[:, :, None], turned[:, None, :])  # θ of a column by all its pairs
+    captured = known * tangents / each
+    captured -= (np.sign(gap) * squares / each).sum(axis=1)[:, None, :] * np.eye(len(gap))
+    return X @ captured @ X.T
 
 
-def _tangents(
-    gap: np.ndarray, turns: np.ndarray, overtaken: np.ndarray | bool = False
-) -> np.ndarray:
-    """tan θ of tan 2θ = 2P/δ, |θ| ≤ π/4; π/2 − |θ| where one is `overtaken` by the other."""
-    tangents = 2 * turns / (gap + np.sqrt(gap**2 + 4 * turns**2) + TINY)
-    beyond = np.copysign(1 / np.maximum(abs(tangents), EPS), tangents)
-    return np.where(overtaken, beyond, tangents)
+def of_block(
+    values: np.ndarray, inside: np.ndarray, outside: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same of rungs diag(λ) + D_j that are known in a block, (J, q, q) and (J, k, m).
+
+    `inside` is XᵀD_jX, `outside` a sketch of what of D_jX_k lies outside of X, at height 0. The
+    leading vectors are Ritz vectors in the span of X_k and of where perturbation theory moves it,
+    X_a D_ai/(λ_i − λ_a); what has risen above others takes the place of the lowest.
+    """
+    (_, k, _), q = outside.shape, len(values)
+    heights = values + np.diagonal(inside, axis1=1, axis2=2)
+    raised = inside + np.diag(values)
+    gap = heights[:, None, :k] - heights[:, :, None]
+    turns = inside[:, :, :k]
+    moves = turns / np.hypot(gap, 2 * turns + TINY)
+    lowest = np.arange(k) == np.argmin(heights[:, :k], axis=1)[:, None]
+    moves = np.where((gap < 0) & lowest[:, None, :], np.copysign(1 / EPS, turns), moves)
+    moves[:, :k] = 0.0
+    norms = np.einsum("jkm,jkm->jk", outside, outside)
+    tilts = outside / np.hypot(heights[:, :k], 2 * norms**0.5 + TINY)[:, :, None]
+    squares, axes = np.linalg.eigh(moves.mT @ moves + tilts @ tilts.mT)
+    axes = axes / np.sqrt(np.maximum(squares, TINY**0.5 + q * EPS * squares[:, -1:]))[:, None, :]
+    moves, tilts = moves @ axes, axes.mT @ tilts
+    coupled = raised[:, :k] @ moves + outside @ tilts.mT
+    own = np.block([[raised[:, :k, :k], coupled], [coupled.mT, moves.mT @ raised @ moves]])
+    leading = np.linalg.eigh(own)[1][..., -k:]
+    stays, goes = leading[:, :k], leading[:, k:]
+    columns = moves @ goes
+    columns[:, :k] += stays
+    return columns @ columns.mT, 2 * stays @ goes.mT @ tilts

@@ -36,7 +36,9 @@ class Spread(NamedTuple):
     @classmethod
     def start(cls, mean: Whole | Block, k: int) -> Spread:
         """Nothing seen."""
-        rows = mean.offers.entries.shape[1:] if isinstance(mean, Whole) else (len(mean.values) + 1, k)
+        rows = (len(mean.values) + 1, k)
+        if isinstance(mean, Whole):
+            rows = mean.window.shape[1:] if mean.means else (len(mean.values), k)
         none = np.zeros((), dtype=np.int64)
         return cls(np.zeros(rows), np.zeros(k), none, np.zeros(k, dtype=np.int64))
 
@@ -168,7 +170,7 @@ def _angles(mean: Whole | Block, spread: Spread, k: int, n: int) -> tuple[np.nda
         values, codimension = np.append(values, 0.0), n - len(values)
     else:
         codimension = 1
-        if squares.shape[1] < k:  # of a large basis some columns are watched, and stand for all
+        if mean.means:  # the entries of the window stand for all
             squares = np.full((n, k), np.mean(squares))
     gaps = values[:k] - values[:, None]
     gaps[np.arange(k), np.arange(k)] = np.inf

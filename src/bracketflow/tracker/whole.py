@@ -4,8 +4,10 @@ One product with I gives C itself. Its level s = tr C/n is taken out, so that th
 
     M_j ← M_j + g_j (C − sI − M_j)
 
-cannot see σ². The frame X holds the eigenvectors of the chosen mean M. What waits is kept as
-N = Σ weight·(C − sI − M).
+cannot see σ². The frame X holds the eigenvectors of the chosen mean M. All that is decided is
+decided in a window: the matrices WᵀM_jW on p fixed orthonormal columns W. Up to n = SMALL that is
+everything, W = I; a larger full basis is seen through random columns, which rotate and scatter as
+all others do.
 """
 
 from __future__ import annotations
@@ -18,34 +20,51 @@ import numpy as np
 from bracketflow.core import (
     Array,
     Probe,
+    as_array_of,
     column_inner,
     contiguous,
-    frobenius_squared,
-    inner,
+    identity_like,
     namespace,
-    to_host,
+    on_host,
     trace,
 )
+from bracketflow.geometry import random_columns
 from bracketflow.observation import centre, refuse_bad
-from bracketflow.tracker import offers as offer
+from bracketflow.tracker import offers
 from bracketflow.tracker.identity import CLOSE, arrange
 from bracketflow.tracker.ladder import Ladder
-from bracketflow.tracker.offers import Offers
 
 SMALL = 64
 """Columns up to which all n are kept for any k: products and `eigh` cost as much as the overhead of
 a step, and a block of 5k columns loses 4 % (n = 100, noise 3; point 4 of benchmarks/tracker.py)."""
-JUDGED = 16
-"""Columns of a full basis on which memories are judged, of up to 2·JUDGED all."""
+WINDOW = 32
+"""Columns through which a larger full basis is seen: its 528 entries tell the noise to 6 %."""
+
+
+TINY = np.finfo(float).tiny
+
+
+class Beside(NamedTuple):
+    """An observation beside means that do not contain it."""
+
+    apart: tuple[tuple[float, float], ...]
+    """‖C − M‖² in the k columns, outside of them (of a full basis in all), and the variance of M in
+    units of the usual noise."""
+    size: tuple[float, float]
+    """<C, M>/<M, M> of the chosen mean, 1 for an ordinary observation, and its standard deviation:
+    with ν the variance of an entry of the noise E, <E, M> has the variance 2ν‖M‖²."""
+    foretold: bool
+    """Whether it lies nearer to what came last than to the mean: after a jump, or at the start."""
 
 
 class Fresh(NamedTuple):
     """What the observations that wait say, for one unit of weight."""
 
     captured: np.ndarray
-    """How much more every rung would have captured of them, (J,)."""
+    """How much of them every rung would have captured, but for a common constant, (J,)."""
     entries: np.ndarray
-    """XᵀNX in the judged columns, (q, w); of a block with a further row for what lies outside."""
+    """XᵀNX in the k columns, (n, k), N = C − M; of a block with a further row for what lies
+    outside, of a larger full basis WᵀNW."""
     quotients: np.ndarray
     """Absolute Rayleigh quotients of the k columns, less the averaged ones, (k,)."""
 
@@ -53,37 +72,48 @@ class Fresh(NamedTuple):
 class View(NamedTuple):
     """One observation."""
 
-    apart: Array
-    """C − sI − M, (n, n)."""
     centred: Array
     """C − sI, (n, n)."""
     level: float
     """s."""
+    window: np.ndarray
+    """Wᵀ(C − sI)W, (p, p)."""
     power: float
-    """‖C − sI‖_F²."""
+    """‖Wᵀ(C − sI)W‖_F²."""
 
 
 class Whole(NamedTuple):
     """Means on all n columns; J rungs."""
 
+    # The means.
     means: tuple[Array, ...]
-    """The means, levels taken out, J of (n, n); rungs that are the same share one."""
+    """The means, levels taken out, J of (n, n); rungs that are the same share one. None of them
+    where the window holds everything."""
+    window: np.ndarray
+    """WᵀM_jW, (J, p, p)."""
+    through: Array
+    """W, (n, p); (n, 0) where it is I."""
     levels: np.ndarray
     """The averaged levels, (J,)."""
-    mean: Array
-    """M: the chosen of the means, (n, n)."""
+    # The chosen mean M.
     frame: Array
     """X, its eigenvectors, (n, n); before an observation those of the basis, filled up."""
     values: np.ndarray
     """Its eigenvalues, in the order of X, (n,)."""
     level: np.ndarray
     """Its level, ()."""
+    # What waits.
     recent: Array
-    """N of what waits; if nothing does, of what was taken in last, (n, n)."""
+    """Σ weight·(C − sI), (n, n); (0, 0) where the window holds everything."""
+    recent_window: np.ndarray
+    """Σ weight·Wᵀ(C − sI)W, (p, p)."""
     recent_level: np.ndarray
-    """Σ weight·(s − level) of what waits, ()."""
-    offers: Offers
-    """What the other rungs would turn."""
+    """Σ weight·s, ()."""
+    # What the rungs would capture.
+    offers: np.ndarray
+    """Of C it is <·, WᵀCW>, (J, p, p)."""
+    former: np.ndarray
+    """What is wanted of one turn earlier: V_jV_jᵀ, of a full basis the means, (J, p, p)."""
 
     @classmethod
     def start(cls, basis: Array, rungs: int, rng: Any) -> Whole:
@@ -92,29 +122,34 @@ class Whole(NamedTuple):
         frame = basis
         if k < n:
             frame = xp.concat([basis, xp.linalg.qr(basis, mode="complete")[0][:, k:]], axis=-1)
-        none = xp.zeros((n, n), dtype=basis.dtype, device=_device(basis))
-        zero, w = np.zeros(()), len(_judged_columns(n, k, np.zeros(n)))
+        large = n > 2 * SMALL or (k == n and n > SMALL)
+        p = WINDOW if large else n
+        square, none = np.zeros((rungs, p, p)), 0 * (basis @ basis.mT if large else basis[:0, :0])
         return cls(
-            (none,) * rungs,
-            np.zeros(rungs),
-            none,
-            contiguous(frame),
-            np.zeros(n),
-            zero,
-            none,
-            zero,
-            offer.none(rungs, n, w),
+            means=(none,) * rungs if large else (),
+            window=square,
+            through=random_columns(n, p, rng=0, like=basis) if large else basis[:, :0],
+            levels=np.zeros(rungs),
+            frame=contiguous(frame) if large else on_host(frame),
+            values=np.zeros(n),
+            level=np.zeros(()),
+            recent=none,
+            recent_window=square[0],
+            recent_level=np.zeros(()),
+            offers=square,
+            former=square,
         )
 
     @property
     def multiplied(self) -> Array:
         """What an observation is multiplied with: I."""
-        n, xp = self.mean.shape[-1], namespace(self.mean)
-        return xp.eye(n, dtype=self.mean.dtype, device=_device(self.mean))
+        n, xp = len(self.values), namespace(self.through)
+        return xp.eye(n, dtype=self.through.dtype, device=getattr(self.through, "device", None))
 
     def basis(self, k: int) -> Array:
         """The first k columns."""
-        return self.frame if k == self.frame.shape[-1] else contiguous(self.frame[:, :k])
+        frame = self.frame if self.means else as_array_of(self.frame, self.through)
+        return frame if k == len(self.values) else contiguous(frame[:, :k])
 
     def observe(
         self, identity: Array, image: Array, basis: Array, seen: Any
@@ -133,88 +168,111 @@ class Whole(NamedTuple):
             centred -= level * identity
             everything = Probe(identity, centred, level, centred, n)
             refuse_bad(everything, skew, seen)
-        power = float(everything.size) ** 2
-        view = View(centred - self.mean, centred, float(level), power)
+        through = self.through
+        window = on_host(through.mT @ (centred @ through) if self.means else centred)
+        view = View(centred, float(level), window, float(np.vdot(window, window)))
         if k == n:
             return view, FullProbe(basis, centred, level), everything
         probe, _ = centre(basis, centred @ basis)
         own = Probe(basis, probe.image, probe.background + level, probe.rayleigh, n)
         return view, own, everything
 
-    def compare(
-        self, view: View, k: int, ladder: Ladder
-    ) -> tuple[tuple[tuple[float, float], ...], bool]:
-        """How far the observation lies apart; and whether what came last foretells it better.
+    def compare(self, view: View, k: int, ladder: Ladder) -> Beside:
+        """The observation beside the chosen mean, the longest one, and what came last."""
+        chosen, waits, variance = int(ladder.chosen), ladder.awaited, ladder.variance
+        others = [(self.window[j], float(variance[j])) for j in (chosen, -1)]
+        last = (self.recent_window / waits, 1 / waits) if waits else (self.window[0], variance[0])
+        columns = None if k == len(self.values) else on_host(self.frame[:, :k])
+        apart, distance = [], []
+        for other, v in (*others, last):
+            beyond = view.window - other
+            if columns is not None:
+                beyond = beyond @ columns
+            distance.append(float(np.vdot(beyond, beyond)))
+            if columns is not None:
+                beyond -= columns @ (columns.T @ beyond)
+            apart.append((float(np.vdot(beyond, beyond)), float(v)))
+        mean, entries = self.window[chosen], view.window.size
+        square = max(float(np.vdot(mean, mean)), TINY)
+        size, noise = float(np.vdot(view.window, mean)) / square, apart[0][0]
+        if columns is None:
+            noise -= (size - 1) ** 2 * square
+        else:
+            entries = k * (len(self.values) - k)
+        doubt = (2 * max(noise, 0.0) / entries / square) ** 0.5
+        return Beside(tuple(apart), (size, doubt), distance[-1] < distance[0])
 
-        From the chosen mean, from the longest one, and from what came last: ‖C − M‖² in the k
-        columns, outside of them (of a full basis in all), and the variance of each.
-        """
-        N, variance, waits = view.apart, ladder.variance, ladder.awaited
-        beside = [(0 * N[:1, :1], variance[ladder.chosen])]
-        if ladder.chosen < len(variance) - 1:
-            beside.append((self.means[-1] - self.mean, variance[-1]))
-        recent = self.recent / waits if waits else self.recent
-        beside.append((recent, 1 / waits if waits else variance[0]))
-        apart, leading = [], self.frame[:, :k]
-        for other, v in beside:
-            beyond = N - other
-            if k < len(self.values):
-                beyond = beyond @ leading
-                beyond = beyond - leading @ (leading.mT @ beyond)
-            apart.append((float(frobenius_squared(beyond)), float(v)))
-        seen = N if k == len(self.values) else N @ leading
-        recent = recent if k == len(self.values) else recent @ leading
-        return tuple(apart), 2 * float(inner(seen, recent)) > float(frobenius_squared(recent))
-
-    def wait(self, view: View, weight: float, waits: float) -> Whole:
+    def wait(self, view: View, weight: float) -> Whole:
         """The observation waits, with its weight."""
-        more = weight * (view.level - self.level)
-        recent = weight * view.apart
-        if waits:
-            recent += self.recent
-            more = more + self.recent_level
-        return self._replace(recent=recent, recent_level=np.asarray(more))
+        return self._replace(
+            recent=self.recent + weight * view.centred if self.means else self.recent,
+            recent_window=self.recent_window + weight * view.window,
+            recent_level=np.asarray(self.recent_level + weight * view.level),
+        )
 
-    def fresh(self, k: int, waits: float) -> Fresh:
-        """What the observations of the weight that `waits` say."""
-        X, n = self.frame, len(self.values)
-        columns = _judged_columns(n, k, self.values)
-        image = self.recent @ (X if k < n else X[:, columns])
-        apart = on_host(X.mT @ image[:, : len(columns)]) / waits
-        entries, quotients = apart.copy(), self.values.copy()
-        at = columns, np.arange(len(columns))
-        entries[at] += self.values[columns]
-        shift = apart[at] if k == n else on_host(column_inner(X, image)) / waits
-        quotients[columns if k == n else slice(None)] += shift
-        shift = shift[:k] + self.recent_level / waits
-        if len(shift) < k:  # the judged columns stand for all
-            shift = np.full(k, np.mean(shift**2) ** 0.5)
-        return Fresh(self.offers.captured(entries, quotients), apart, shift)
+    def fresh(self, k: int, ladder: Ladder) -> Fresh:
+        """What the observations that wait say."""
+        latest = self.recent_window / ladder.awaited
+        captured = np.einsum("jab,ab->j", self.offers, latest)
+        if k == len(self.values):
+            captured += np.linalg.norm(latest)
+        entries = latest - self.window[ladder.chosen]
+        shift = float(self.recent_level) / ladder.awaited - float(self.level)
+        if self.means:  # the columns of the window stand for all
+            quotients = np.full(k, np.mean((np.diagonal(entries) + shift) ** 2) ** 0.5)
+        else:
+            entries = self.frame.T @ (entries @ self.frame[:, :k])
+            quotients = np.diagonal(entries) + shift
+        return Fresh(captured, entries, quotients)
 
-    def absorb(self, gains: np.ndarray, source: np.ndarray, waits: float) -> Whole:
-        """What waits enters the means, each of which is its `source` first."""
-        latest = self.mean + self.recent / waits
-        level = self.level + self.recent_level / waits
-        found: dict[tuple[int, float], Array] = {}
-        means = []
-        for i, gain in zip(source, gains, strict=True):
-            mean, share = self.means[i], float(gain)
-            key = id(mean), share
-            if key not in found:
-                found[key] = latest if share == 1 else (1 - share) * mean + share * latest
-            means.append(found[key])
-        levels = self.levels[source]
-        return self._replace(means=tuple(means), levels=levels + gains * (level - levels))
-
-    def turn(
-        self, chosen: int, k: int, gain: float, waits: float, *, same: bool
+    def follow(
+        self, gains: np.ndarray, mixture: np.ndarray, ladder: Ladder, k: int
     ) -> tuple[Whole, np.ndarray]:
-        """The frame of the chosen mean; and how far columns keep their vector, (k,).
+        """What waits enters the means, each of which is a `mixture` first; the frame follows.
 
-        Columns keep place and sign; the first turn orders them by descending eigenvalue.
+        And how far columns keep their vector, (k,): they keep place and sign; the first frame
+        orders them by descending eigenvalue.
         """
-        n, xp = len(self.values), namespace(self.mean)
-        mean = self.means[chosen]
+        waits, chosen = ladder.awaited, int(ladder.chosen)
+        wide, latest = gains[:, None, None], self.recent_window / waits
+        window = (1 - wide) * np.tensordot(mixture, self.window, 1) + wide * latest
+        levels = (1 - gains) * (mixture @ self.levels) + gains * (self.recent_level / waits)
+        means = self._followed(gains.tolist(), mixture.tolist(), waits)
+        mean = means[chosen] if means else window[chosen]
+        frame, values, kept = self._frame_of(mean, k)
+        return self._replace(
+            means=means,
+            window=window,
+            levels=levels,
+            frame=frame,
+            values=values,
+            level=np.asarray(levels[chosen]),
+            recent=0 * self.recent,
+            recent_window=0 * self.recent_window,
+            recent_level=np.zeros(()),
+            former=np.tensordot(mixture, self.former, 1),
+        ), kept
+
+    def _followed(
+        self, gains: list[float], mixture: list[list[float]], waits: float
+    ) -> tuple[Array, ...]:
+        """The means with what waits; young rungs are the same mean, and made once."""
+        if not self.means:
+            return ()
+        made: dict[Any, Array] = {}
+        known = {id(mean): mean for mean in self.means}
+        keys = []
+        for gain, row in zip(gains, mixture, strict=True):
+            parts = tuple((id(m), part) for m, part in zip(self.means, row, strict=True) if part)
+            keys.append((gain, parts if gain < 1 else ()))
+        for gain, parts in set(keys):
+            mixed = sum((1 - gain) * part * known[i] for i, part in parts)
+            made[gain, parts] = mixed + (gain / waits) * self.recent
+        return tuple(made[key] for key in keys)
+
+    def _frame_of(self, mean: Array, k: int) -> tuple[Array, np.ndarray, np.ndarray]:
+        """Eigenvectors and eigenvalues of the mean, in the places of the columns they continue."""
+        n, xp = len(self.values), namespace(mean)
         values, vectors = xp.linalg.eigh(mean)
         values, vectors = on_host(values)[::-1].copy(), xp.flip(vectors, axis=-1)
         settled = bool(self.values.any())
@@ -223,47 +281,31 @@ class Whole(NamedTuple):
             overlap = on_host(self.frame[:, :k].mT @ vectors[:, :k])
         order, sign, kept = arrange(overlap[:k, :k], n, settled=settled)
         vectors = contiguous(vectors[:, order] * as_array_of(sign, vectors))
-        if not settled and k == n and _reflected(vectors, self.frame):
+        det = xp.linalg.det
+        if not settled and k == n and float(det(vectors)) * float(det(self.frame)) < 0:
             vectors[:, -1] *= -1.0
-        return self._replace(
-            mean=mean,
-            frame=vectors,
-            values=values[order],
-            level=np.asarray(self.levels[chosen]),
-            recent=self.means[0] - mean,
-            recent_level=np.zeros(()),
-        ), kept
+        return vectors, values[order], kept
 
     def offer(self, ladder: Ladder, k: int) -> Whole:
-        """The offers of the rungs as they are now."""
-        X, n = self.frame, len(self.values)
-        columns = _judged_columns(n, k, self.values)
-        asked = X if k < n else X[:, columns]
-        distinct = {id(mean): mean for mean in self.means}
-        turns, shifts = {}, {}
-        for key, mean in distinct.items():
-            image = (mean - self.mean) @ asked
-            turns[key] = on_host(X.mT @ image[:, : len(columns)])
-            shifts[key] = on_host(column_inner(X, image)) if k < n else np.zeros(n)
-        noise = float(ladder.variance[ladder.chosen] * ladder.usual)
-        each = [id(mean) for mean in self.means]
-        turned = np.array([turns[key] for key in each])
-        if k == n:
-            found = offer.of_full(turned, self.values, columns, noise / n**2)
+        """What the rungs would capture as they are now, and as they were one turn earlier."""
+        if k < len(self.values):
+            now = former = offers.of_leading(self.window, k)
+            before = self.former
         else:
-            found = offer.of_leading(turned, np.array([shifts[key] for key in each]), self.values)
-        return self._replace(offers=found)
+            both, former = np.concatenate([self.window, self.former]), self.window
+            noise = float(ladder.usual / ladder.typical) / self.window[0].size
+            now, before = np.split(offers.of_pairs(both, self.window[ladder.chosen], noise), 2)
+        return self._replace(offers=2 * now - before, former=former)
 
     def figures(self, ladder: Ladder, k: int) -> tuple[np.ndarray, float]:
         """Averaged eigenvalues of the k columns, and the level; what waits included."""
-        waits = ladder.awaited
-        if not waits:
-            return self.values[:k] + self.level, float(self.level)
-        share = 1 / ladder.memory
-        X = self.frame[:, :k]
-        more = share * on_host(column_inner(X, self.recent @ X))
-        level = self.level + share * self.recent_level
-        return self.values[:k] + more + level, float(level)
+        values, level = self.values[:k], float(self.level)
+        if waits := ladder.awaited:
+            share, X = 1 / ladder.memory, self.frame[:, :k]
+            quotients = on_host(column_inner(X, self.recent @ X))
+            values = values + share * (quotients - waits * values)
+            level += share * (float(self.recent_level) - waits * level)
+        return values + level, level
 
 
 class FullProbe(Probe):
@@ -288,32 +330,3 @@ class FullProbe(Probe):
         product = self.basis.mT @ self.centred
         object.__setattr__(self, name, 0.5 * (product + product.mT))
         return self.__dict__[name]
-
-
-def _judged_columns(n: int, k: int, values: np.ndarray) -> np.ndarray:
-    """Columns on which memories are judged: the k leading, or some of a full basis."""
-    if k < n or n <= 2 * JUDGED:
-        return np.arange(k)
-    return np.asarray(np.argsort(-values)[np.linspace(0, n - 1, JUDGED).astype(int)])
-
-
-def _reflected(vectors: Array, basis: Array) -> bool:
-    """Whether two full bases have determinants of different sign."""
-    det = namespace(vectors).linalg.det
-    return float(det(vectors)) * float(det(basis)) < 0
-
-
-def _device(array: Array) -> Any:
-    return getattr(array, "device", None)
-
-
-def on_host(array: Array) -> np.ndarray:
-    """A small array in double precision, as NumPy's."""
-    return np.asarray(to_host(array), dtype=float)
-
-
-def as_array_of(small: np.ndarray, X: Array) -> Array:
-    """A small array of the host in the library, dtype and device of X."""
-    if isinstance(X, np.ndarray):
-        return small.astype(X.dtype, copy=False)
-    return namespace(X).asarray(small, dtype=X.dtype, device=X.device)
