@@ -121,34 +121,23 @@ class EigenTracker:
         """One problem and the image of its columns: observe, weigh, and if due judge and turn."""
         (mean, rungs, spread), k = Memory(*state.memory), state.basis.shape[-1]
         view, probe, everything = mean.observe(columns, image, state.basis, state.seen)
-        beside = mean.compare(view, k, rungs) if rungs.observed else None
-        rungs = ladder.weigh(rungs, weight, view.power, beside, forget=self.forget)
-        mean = mean.wait(view, float(rungs.counted[-1]))
+        apart, foretold = mean.compare(view, k, rungs) if rungs.observed else ([], True)
+        rungs = ladder.weigh(rungs, weight, view.power, apart, self.forget)
+        mean = mean.wait(view, weight, float(rungs.counted[-1]))
         basis, order = state.basis, state.order
-        patience = 0.0 if row_count(state.basis) <= SMALL else STALE * rungs.memory
-        due = beside is None or beside.foretold or rungs.waiting == ladder.KEPT
-        if due or rungs.awaited > patience:
-            mean, rungs, spread = self._turn(mean, rungs, spread, k, state.steps)
+        small, waited = row_count(state.basis) <= SMALL, rungs.awaited
+        if small or foretold or waited > STALE * rungs.memory or rungs.waiting == ladder.KEPT:
+            if rungs.observed > rungs.waiting:
+                fresh = mean.fresh(k, rungs)
+                spread = spread.after(fresh, rungs)
+                if self.forget is None:
+                    rungs = ladder.judge(rungs, fresh.captured)
+            rungs = ladder.absorb(rungs, self.forget)
+            mean, kept = mean.follow(rungs, waited, k)
+            spread = spread.entered(kept, state.steps)
             basis, order = mean.basis(k), np.argsort(-mean.values[:k], kind="stable")
         following = advance(state, everything, basis, Memory(mean, rungs, spread))
         return following._replace(order=order), probe
-
-    def _turn(
-        self, mean: Whole | Block, rungs: Ladder, spread: Spread, k: int, steps: Any
-    ) -> tuple[Whole | Block, Ladder, Spread]:
-        """What waits is judged, absorbed, and the columns turn."""
-        mixture = np.eye(len(rungs.variance))
-        if rungs.observed > rungs.waiting:
-            fresh = mean.fresh(k, rungs)
-            spread = spread.after(fresh, rungs)
-            if self.forget is None:
-                rungs, mixture = ladder.judge(rungs, fresh.captured)
-        waiting = rungs
-        rungs, gains = ladder.absorb(rungs, self.forget)
-        mean, kept = mean.follow(gains, mixture, waiting, k)
-        if self.forget is None:
-            mean = mean.offer(rungs, k)
-        return mean, rungs, spread.entered(kept, steps)
 
     def events(self, before: State, after: State) -> tuple[Event, ...]:
         """What the step from `before` to `after` noticed.

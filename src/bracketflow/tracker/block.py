@@ -1,17 +1,21 @@
-"""The mean on q < n columns: M = level·I + X diag(λ) Xᵀ, λ above the level.
+"""The mean on q < n columns: M_j = level·I + X A_j Xᵀ, A_j q × q, diagonal for the chosen rung.
 
-The last column is a reference, what lies outside of the others of a fixed random z; λ is 0 there.
-One product with X gives
+The last column is a reference, what lies outside of the others of a fixed random z. One product
+with X gives
 
     level = <r, Cr>/<r, r>            of the reference r, which the mean has not chosen
-    N = (C − level)X − X diag(λ)      what the mean did not foresee
-    Z = X diag(λ) + g N − μX          the mean times X, above its lowest Ritz value μ
+    H = XᵀCX − level·I                inside the block, and outside of it
+    R = (C − level)X − XH
 
-and X follows to the leading left singular vectors of Z, λ to its singular values: to first order
-X + g R (Λ − μ)⁻¹, so that the first k are the best Ritz vectors of the block. A shift changes none
-of these. Observations are gathered in Z until enough is new for X to turn. The rungs are kept as
-differences D_j from the mean at the last turn, of which are known the block XᵀD_jX and, outside of
-it, a sketch of D_jX_k: rows added up in buckets with random signs, which keeps inner products.
+of which C ≈ level·I + XHXᵀ + RXᵀ + XRᵀ is known, so that every rung is known on X and R:
+
+    M_j X = X B_j + g_j R,            B_j = (1 − g_j)A_j + g_j H
+
+Observations are gathered until enough is new, then X follows to the leading left singular vectors
+of M X − μX, μ below the lowest Ritz value: to first order X + g R (Λ − μ)⁻¹. Beside them stand
+LEAN times the k leading vectors of a shorter memory: where the signal moves to, outside of what the
+chosen memory holds, is in the block before the memory is shortened. All rungs come along to the new
+columns, and the first k of these are the best Ritz vectors of the chosen one.
 """
 
 from __future__ import annotations
@@ -36,18 +40,21 @@ from bracketflow.core import (
 )
 from bracketflow.geometry import orthonormal_columns, random_columns
 from bracketflow.observation import refuse_bad
-from bracketflow.sharding import over_rows, row_count, shards
+from bracketflow.sharding import over_rows, row_count
 from bracketflow.tracker import offers
 from bracketflow.tracker.identity import arrange
 from bracketflow.tracker.ladder import Ladder
-from bracketflow.tracker.whole import Beside, Fresh
+from bracketflow.tracker.whole import Fresh
 
-WIDTH = 5
-"""q = WIDTH·k: columns beyond k stand for the bulk. Error over PCA's at n = 1000, noise 5: 1.15 for
-4k, 1.12 for 5k, 1.10 for 6k (point 3 of benchmarks/tracker.py)."""
-BUCKETS = 512
-"""Rows of a sketch: it blurs the cosine of D_j and N by 1/√(512 k)."""
-TINY = np.finfo(float).tiny
+WIDTH = 6
+"""q = WIDTH·k: columns beyond k stand for the bulk. Error over PCA's at n = 1000, noise 5: 1.16 for
+5k, 1.13 for 6k (point 3 of benchmarks/tracker.py)."""
+SHORTER = 2
+"""Rungs by which that memory is shorter: a decade, as far as drift goes in a memory."""
+LEAN = 1 / 3
+"""So much its vectors count: with 1 its noise crowds out the bulk (error 1.09 in place of 1.03 at
+n = 200, noise 3, standing still), with 1/6 a drift is followed late (1.08 in place of 1.04 at speed
+1e-3; point 4)."""
 CLEARANCE = 1e-3
 """μ lies below the lowest Ritz value by this part of their range, so that Z has full rank."""
 
@@ -58,82 +65,77 @@ class View(NamedTuple):
     image: Array
     """(C − level)X, (n, q)."""
     level: float
-    """Quotient of the reference r."""
+    """<r, Cr>/<r, r>."""
     power: float
-    """‖(C − level)r‖²: r knows nothing of the signal."""
+    """‖(C − level)r‖²."""
     inside: np.ndarray
-    """XᵀNX, (q, q)."""
-    outside: np.ndarray
-    """Sketch of what of N_k lies outside of X, (k, m)."""
+    """H, (q, q)."""
+    beyond: np.ndarray
+    """Squared lengths of the first k columns of R, (k,)."""
 
 
 class Block(NamedTuple):
-    """A mean on q columns, and how the rungs differ from it; J rungs."""
+    """Means on q columns; J rungs."""
 
-    # The mean.
+    # The columns.
     columns: Array
-    """X, (n, q), orthonormal; the first k are the basis, the last is the reference."""
+    """X, (n, q); the first k are the basis, the last is the reference."""
+    gram: np.ndarray
+    """XᵀX, (q, q): I but for rounding, which the next turn takes out."""
     random: Array
     """z, (n, 1), of unit length."""
-    along: np.ndarray
-    """Xᵀz, (q,): z lies in the span of X."""
-    sketch: np.ndarray
-    """Sketch of X, (q, m)."""
-    values: np.ndarray
-    """λ, (q,)."""
-    # The rungs.
-    levels: np.ndarray
-    """Averaged levels, (J,); that of the mean"""
-    level: np.ndarray
-    """is the one of `rung`, ()."""
-    rung: np.ndarray
-    """Which rung the mean is, ()."""
+    # The rungs, and behind them the last two observations, the newest at the end.
     inside: np.ndarray
-    """XᵀD_jX, (J, q, q)."""
-    outside: np.ndarray
-    """Sketches of what of D_jX_k lies outside of X, (J, k, m)."""
-    # What the rungs would capture: of C it is <A_j, XᵀCX> + <B_j, sketch of the rest of CX_k>,
-    offers: tuple[np.ndarray, np.ndarray]
-    """A_j and B_j, (J, q, q) and (J, k, m);"""
-    before: tuple[np.ndarray, np.ndarray]
-    """the same one turn earlier."""
-    # What waits; if nothing does, what was taken in last.
+    """A_j, (J + 2, q, q)."""
+    levels: np.ndarray
+    """Averaged levels, (J,)."""
+    chosen: np.ndarray
+    """The chosen rung, ()."""
+    last_weights: np.ndarray
+    """Weights of the last two observations, 0 where there was none, (2,)."""
+    last_beyond: np.ndarray
+    """‖R_k‖² of these, (2,)."""
+    offers: np.ndarray
+    """Of C every rung would capture <·, H>, (J, q, q)."""
+    # What waits.
     image: Array
     """Σ weight·(C − level)X, (n, q)."""
+    recent: np.ndarray
+    """Σ weight·H, (q, q)."""
     recent_level: np.ndarray
-    """Σ weight·(level_s − level), ()."""
-    inside_recent: np.ndarray
-    """Σ weight·XᵀNX, (q, q)."""
-    outside_recent: np.ndarray
-    """Sketch of what of Σ weight·N_k lies outside of X, (k, m)."""
+    """Σ weight·level, ()."""
+    recent_beyond: np.ndarray
+    """Σ weight²·(squared lengths of the columns of R_k), (k,)."""
 
     @classmethod
     def start(cls, basis: Array, rungs: int, rng: Any) -> Block:
         """Nothing seen: columns beyond k and the reference are random."""
         xp, n, k = namespace(basis), row_count(basis), basis.shape[-1]
-        q, m = WIDTH * k + 1, min(n, BUCKETS)
+        q = WIDTH * k + 1
         drawn = random_columns(n, q - k, rng=0 if rng is None else rng, like=basis)
         columns = orthonormal_columns(xp.concat([basis, drawn], axis=-1))
         columns = contiguous(xp.concat([basis, columns[:, k:]], axis=-1))
         random = drawn[:, -1:] / float(over_rows(xp.sum(drawn[:, -1:] ** 2))) ** 0.5
         return cls(
             columns=columns,
+            gram=np.eye(q),
             random=contiguous(random),
-            along=on_host(over_rows(contracted(columns, random)))[:, 0],
-            sketch=on_host(over_rows(_sketch(columns, random, m))),
-            values=np.zeros(q),
+            inside=np.zeros((rungs + 2, q, q)),
             levels=np.zeros(rungs),
-            level=np.zeros(()),
-            inside=np.zeros((rungs, q, q)),
-            outside=np.zeros((rungs, k, m)),
-            rung=np.asarray(rungs - 1),
-            offers=(np.zeros((rungs, q, q)), np.zeros((rungs, k, m))),
-            before=(np.zeros((rungs, q, q)), np.zeros((rungs, k, m))),
+            chosen=np.asarray(rungs - 1),
+            last_weights=np.zeros(2),
+            last_beyond=np.zeros(2),
+            offers=np.zeros((rungs, q, q)),
             image=xp.zeros_like(columns),
+            recent=np.zeros((q, q)),
             recent_level=np.zeros(()),
-            inside_recent=np.zeros((q, q)),
-            outside_recent=np.zeros((k, m)),
+            recent_beyond=np.zeros(k),
         )
+
+    @property
+    def values(self) -> np.ndarray:
+        """Eigenvalues of the chosen rung above its level, one a column, (q,)."""
+        return np.diagonal(self.inside[self.chosen])
 
     @property
     def multiplied(self) -> Array:
@@ -151,7 +153,7 @@ class Block(NamedTuple):
 
         Raises `ObservationError` where the product is not usable.
         """
-        xp, (q, m), k = namespace(columns), self.sketch.shape, basis.shape[-1]
+        xp, q, k = namespace(columns), columns.shape[-1], basis.shape[-1]
         reference = columns[:, -1:]
         with np.errstate(over="ignore", invalid="ignore"):
             along, square = over_rows(
@@ -160,196 +162,155 @@ class Block(NamedTuple):
             level = along / square
             image = -level * columns
             image += product
-            compressed, size, power, sketched = over_rows(
+            compressed, size, power, lengths = over_rows(
                 contracted(columns, image),
                 frobenius_squared(image),
                 xp.sum(image[:, -1] ** 2),
-                _sketch(image[:, :k], self.random, m),
+                xp.sum(image[:, :k] ** 2, axis=0),
             )
             rayleigh = 0.5 * (compressed + compressed.mT)
             everything = Probe(columns, image, level, rayleigh, q, square=size)
             refuse_bad(everything, compressed - rayleigh, seen)
-        inside = on_host(rayleigh)
-        view = View(
-            image,
-            float(level),
-            float(power),
-            inside - np.diag(self.values),
-            on_host(sketched) - inside[:k] @ self.sketch,
-        )
+        inside, lengths = on_host(rayleigh), on_host(lengths)
+        rounding = q * epsilon(columns) * lengths
+        beyond = np.maximum(lengths - np.einsum("ai,ai->i", inside[:, :k], inside[:, :k]), rounding)
+        view = View(image, float(level), float(power), inside, beyond)
         return view, _of_basis(image, rayleigh, level, basis), everything
 
-    def compare(self, view: View, k: int, ladder: Ladder) -> Beside:
-        """The observation beside the chosen mean, the longest one, and what came last."""
-        variance, waits = ladder.variance, ladder.awaited
-        last = (self.inside[0], self.outside[0], variance[0])
-        if waits:
-            last = self.inside_recent / waits, self.outside_recent / waits, 1 / waits
-        longest = self.inside[-1], self.outside[-1], variance[-1]
-        apart, distance = [], []
-        for a, b, v in ((0.0, 0.0, variance[ladder.chosen]), longest, last):
-            inside, outside = (view.inside - a)[:, :k], view.outside - b
-            beyond = float(np.sum(inside[k:] ** 2) + np.sum(outside**2))
-            apart.append((beyond, float(v)))
-            distance.append(beyond + float(np.sum(inside[:k] ** 2)))
-        heights = self.values - np.mean(self.values)  # the level is that of one column, and noisy
-        square = max(float(heights @ heights), TINY)
-        entries = k * (row_count(self.columns) - k)
-        size = 1 + float(heights @ np.diagonal(view.inside)) / square
-        doubt = (2 * apart[0][0] / entries / square) ** 0.5
-        return Beside(tuple(apart), (size, doubt), distance[-1] < distance[0])
+    def compare(
+        self, view: View, k: int, ladder: Ladder
+    ) -> tuple[list[tuple[float, float]], bool]:
+        """‖C − M‖² and the variance of M, and whether the observation is nearer to a last one.
 
-    def wait(self, view: View, weight: float) -> Block:
-        """The observation waits, with its weight."""
-        image = weight * view.image
+        M is the chosen mean, the longest one, and each of the last two observations: ‖·‖² in the k
+        columns, outside of them; which is nearer shows in the block.
+        """
+        J, beyond, variance = len(self.levels), float(view.beyond.sum()), ladder.variance
+        others = [(j, float(variance[j]), 0.0) for j in {int(ladder.chosen), J - 1}]
+        lasts = zip(self.last_weights, self.last_beyond, strict=True)
+        others += [(J + i, 1 / w, own) for i, (w, own) in enumerate(lasts) if w]
+        apart, distances = [], []
+        for j, v, own in others:
+            inside = (view.inside - self.inside[j])[:, :k]
+            apart.append((float(np.vdot(inside[k:], inside[k:])) + beyond + float(own), v))
+            distances.append(float(np.vdot(inside, inside)))
+        return apart, min(distances) < distances[0]
+
+    def wait(self, view: View, weight: float, counted: float) -> Block:
+        """The observation waits, with the weight it is counted with."""
+        image = counted * view.image
         image += self.image
         return self._replace(
+            inside=np.concatenate([self.inside[:-2], self.inside[-1:], view.inside[None]]),
+            last_weights=np.array([self.last_weights[1], weight]),
+            last_beyond=np.array([self.last_beyond[1], view.beyond.sum()]),
             image=image,
-            recent_level=self.recent_level + weight * (view.level - self.level),
-            inside_recent=self.inside_recent + weight * view.inside,
-            outside_recent=self.outside_recent + weight * view.outside,
+            recent=self.recent + counted * view.inside,
+            recent_level=self.recent_level + counted * view.level,
+            recent_beyond=self.recent_beyond + counted**2 * view.beyond,
         )
 
     def fresh(self, k: int, ladder: Ladder) -> Fresh:
         """What the observations that wait say."""
         waits = ladder.awaited
-        inside, outside = self.inside_recent / waits, self.outside_recent / waits
-        (a, b), (c, d) = self.offers, self.before
-        latest = inside + np.diag(self.values)
-        captured = np.einsum("jab,ab->j", 2 * a - c, latest)
-        captured += np.einsum("jkm,km->j", 2 * b - d, outside)
-        beyond = np.einsum("km,km->k", outside, outside) ** 0.5
+        latest, shift = self.recent / waits, float(self.recent_level) / waits
+        entries = (latest - self.inside[self.chosen])[:, :k]
         return Fresh(
-            captured,
-            np.concatenate([inside[:, :k], beyond[None]]),
-            np.diagonal(inside)[:k] + self.recent_level / waits,
+            np.tensordot(self.offers, latest),
+            np.concatenate([entries, self.recent_beyond[None] ** 0.5 / waits]),
+            np.diagonal(entries) + shift - self.levels[self.chosen],
         )
 
-    def follow(
-        self, gains: np.ndarray, mixture: np.ndarray, ladder: Ladder, k: int
-    ) -> tuple[Block, np.ndarray]:
-        """What waits enters the rungs, each of which is a `mixture` first; the columns follow.
+    def follow(self, ladder: Ladder, waited: float, k: int) -> tuple[Block, np.ndarray]:
+        """What has `waited`, its weight, enters the rungs as the ladder says; the columns follow.
 
-        X to the left singular vectors of Z; and how far columns keep their vector, (k,). They keep
-        place and sign; the first turn orders them by descending λ. What a newly chosen rung has
-        outside of the block is known as a sketch only, which is left.
+        And how far columns keep their vector, (k,): they keep place and sign; the first turn orders
+        them by descending eigenvalue.
         """
-        waits, chosen = ladder.awaited, int(ladder.chosen)
-        same, gain = int(self.rung) == chosen, float(gains[chosen])
-        same = same and mixture[chosen, chosen] == 1 and np.count_nonzero(mixture[chosen]) == 1
-        wide = gains[:, None, None]
-        self = self._replace(
-            inside=(1 - wide) * np.tensordot(mixture, self.inside, 1)
-            + wide * (self.inside_recent / waits),
-            outside=(1 - wide) * np.tensordot(mixture, self.outside, 1)
-            + wide * (self.outside_recent / waits),
-            levels=(1 - gains) * (mixture @ self.levels)
-            + gains * (self.level + self.recent_level / waits),
-            rung=np.asarray(chosen),
-            before=tuple(np.tensordot(mixture, part, 1) for part in self.offers),
-        )
-        X, q = self.columns, len(self.values)
-        rayleigh = np.diag(self.values) + self.inside[chosen]
-        ritz = np.linalg.eigvalsh(0.5 * (rayleigh + rayleigh.T))
+        X, z, chosen, J = self.columns, self.random, int(ladder.chosen), len(self.levels)
+        xp, gains, q = namespace(X), ladder.gains, X.shape[-1]
+        wide, H, A = gains[:, None, None], self.recent / waited, self.inside[ladder.source]
+        B = (1 - wide) * A + wide * H
+        ritz, settled = np.linalg.eigvalsh(B[chosen]), bool(self.inside[:J].any())
         lowest = min(ritz[0], 0.0) - CLEARANCE * (ritz[-1] - ritz[0])
-        settled = bool(self.values.any())
-        if ritz[-1] <= lowest:  # nothing rises above anything: X stays
-            block = self._replace(values=np.diagonal(rayleigh).copy())
-            return block._turned(chosen, np.eye(q), X, self.sketch, k), np.ones(k)
-        raised = rayleigh - lowest * np.eye(q)
-        if same:
-            Z = X * as_array_of((1 - gain) * self.values - lowest, X)
-        else:
-            gathered = gain * (np.diag(self.values) + self.inside_recent / waits)
-            Z = X @ as_array_of(raised - gathered, X)
-        Z += (gain / waits) * self.image
-        gram = on_host(over_rows(contracted(Z, Z)))
-        squares, vectors = np.linalg.eigh(gram)
-        squares, vectors = squares[::-1], vectors[:, ::-1]
-        lengths = np.sqrt(np.maximum(squares, squares[0] * q * epsilon(X)))
-        coefficients = (vectors / lengths)[:, :-1]
-        overlap = raised @ coefficients
-        known = overlap[:k, :k] if settled else np.diag(np.diagonal(overlap)[:k])
+        # R = YW⁻¹ − XH of the mean image Y; all that follows is algebra on X and R.
+        length = on_host(over_rows(contracted(self.image, self.image))) / waited**2 - H @ H
+        if ritz[-1] > lowest:
+            along, across = self._leading(B, gains, chosen, lowest, length, k)
+        else:  # nothing rises above anything: X stays
+            along, across = np.eye(q)[:, :-1], np.zeros((q, q - 1))
+        coupled = (length @ across).T @ along
+        own = along.T @ H @ along + coupled + coupled.T
+
+        def moved(turn: np.ndarray) -> np.ndarray:
+            old = (along @ turn).T @ A @ (along @ turn)
+            return (1 - wide) * old + wide * (turn.T @ own @ turn)
+
+        turn = np.linalg.eigh(moved(np.eye(q - 1))[chosen])[1][:, ::-1]
+        overlap = (along @ turn)[:k, :k]
+        known = overlap if settled else np.diag(np.diagonal(overlap))
         order, sign, kept = arrange(known, q - 1, settled=settled)
-        coefficients = coefficients[:, order] * sign
-        # Columns of unit length that are nearly orthogonal have a Gram matrix that says enough.
-        units = 1 / np.sqrt(np.maximum(np.diagonal(gram), TINY))
-        scaled = units[:, None] * gram * units
-        trusted = bool(np.linalg.norm(scaled - np.eye(q)) < 0.5)
-        if trusted:
-            unscaled = coefficients / units[:, None]
-            defect = unscaled.T @ scaled @ unscaled - np.eye(q - 1)
-            coefficients -= 0.5 * coefficients @ defect
-        overlap = raised @ coefficients
-        columns, sketch, along = self._orthonormal(
-            Z @ as_array_of(coefficients, X), trusted=trusted
-        )
-        reference = (self.along - overlap @ along[:-1]) / along[-1]
-        overlap = np.concatenate([overlap, reference[:, None]], axis=1)
-        block = self._replace(values=np.append(lengths[order] + lowest, 0.0), along=along)
-        return block._turned(chosen, overlap, columns, sketch, k), kept
-
-    def _turned(
-        self, chosen: int, overlap: np.ndarray, columns: Array, sketch: np.ndarray, k: int
-    ) -> Block:
-        """The differences of the rungs from the chosen one, on new columns; `overlap` is XᵀX_new.
-
-        With D = X A Xᵀ + O X_kᵀ + X_k Oᵀ, what of O lies along the new columns comes into the
-        block.
-        """
-        inside, outside = self.inside - self.inside[chosen], self.outside - self.outside[chosen]
-        leading = overlap[:k, :k]
-        along = (self.sketch[:k] @ outside.mT) @ leading
-        inside = overlap.T @ inside @ overlap
-        inside[:, :k, :k] += along + along.mT
-        outside = leading.T @ outside - along.mT @ sketch[:k]
-        a, b = self.before
-        return self._replace(
-            columns=contiguous(columns),
-            sketch=sketch,
-            level=np.asarray(self.levels[chosen]),
-            inside=inside,
-            outside=outside,
-            before=(overlap.T @ a @ overlap, leading.T @ b),
-            image=0 * self.image,
-            recent_level=np.zeros(()),
-            inside_recent=0 * self.inside_recent,
-            outside_recent=0 * self.outside_recent,
-        )
-
-    def _orthonormal(
-        self, columns: Array, *, trusted: bool
-    ) -> tuple[Array, np.ndarray, np.ndarray]:
-        """New columns, the reference behind them; their sketch, and Xᵀz.
-
-        Columns that cannot be `trusted` are made orthonormal: by a step of Newton and Schulz
-        towards XᵀX = I, by QR where it is too far for that.
-        """
-        xp, (q, m), z = namespace(columns), self.sketch.shape, self.random
-        if not trusted:
-            defect = on_host(over_rows(contracted(columns, columns))) - np.eye(q - 1)
-            if np.linalg.norm(defect) < 0.1:
-                columns = columns @ as_array_of(np.eye(q - 1) - 0.5 * defect, columns)
-            else:
-                columns = orthonormal_columns(columns)
-        sketch, along = (
+        turn = turn[:, order] * sign
+        inside = np.concatenate([moved(turn), turn.T @ along.T @ self.inside[J:] @ along @ turn])
+        inside = np.pad(inside, ((0, 0), (0, 1), (0, 1)))
+        along, across = along @ turn, across @ turn
+        columns = X @ as_array_of(along - H @ across, X)
+        columns += self.image @ as_array_of(across / waited, X)
+        gram, shadow = (
             on_host(part)
-            for part in over_rows(_sketch(columns, z, m), contracted(columns, z)[:, 0])
+            for part in over_rows(contracted(columns, columns), contracted(columns, z))
         )
-        length = float(max(1 - along @ along, epsilon(columns))) ** 0.5
-        reference = (z - columns @ as_array_of(along[:, None], columns)) / length
-        sketch = np.vstack([sketch, (self.along @ self.sketch - along @ sketch) / length])
-        return xp.concat([columns, reference], axis=-1), sketch, np.append(along, length)
+        rest = float(max(1 - shadow[:, 0] @ shadow[:, 0], epsilon(X))) ** 0.5
+        reference = (z - columns @ as_array_of(shadow, X)) / rest
+        block = self._replace(
+            columns=contiguous(xp.concat([columns, reference], axis=-1)),
+            gram=np.pad(gram - np.eye(q - 1), ((0, 1), (0, 1))) + np.eye(q),
+            inside=inside,
+            levels=(1 - gains) * self.levels[ladder.source]
+            + gains * (self.recent_level / waited),
+            chosen=np.asarray(chosen),
+            offers=offers.of_leading(inside[:J], ladder.variance, k),
+            image=0 * self.image,
+            recent=0 * self.recent,
+            recent_level=np.zeros(()),
+            recent_beyond=0 * self.recent_beyond,
+        )
+        return block, kept
 
-    def offer(self, ladder: Ladder, k: int) -> Block:
-        """What the rungs would capture as they are now."""
-        return self._replace(offers=offers.of_block(self.values, self.inside, self.outside))
+    def _leading(
+        self,
+        B: np.ndarray,
+        gains: np.ndarray,
+        chosen: int,
+        lowest: float,
+        length: np.ndarray,
+        k: int,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The leading left singular vectors of (M − μ)X and the lean, as X·first + R·second.
+
+        (q, q − 1) both; `length` is RᵀR.
+        """
+        q = len(length)
+        along, across = B[chosen] - lowest * np.eye(q), gains[chosen] * np.eye(q)
+        if (shorter := chosen - SHORTER) >= 0:
+            lean = LEAN * np.linalg.eigh(B[shorter])[1][:, -k:]
+            along = np.hstack([along, (B[shorter] - lowest * np.eye(q)) @ lean])
+            across = np.hstack([across, gains[shorter] * lean])
+        squares, vectors = np.linalg.eigh(
+            along.T @ self.gram @ along + across.T @ length @ across
+        )
+        squares, vectors = squares[: -q : -1], vectors[:, : -q : -1]
+        vectors = vectors / np.sqrt(np.maximum(squares, squares[0] * q * epsilon(self.columns)))
+        return along @ vectors, across @ vectors
 
     def figures(self, ladder: Ladder, k: int) -> tuple[np.ndarray, float]:
         """Averaged eigenvalues of the k columns, and the level; what waits included."""
-        share = 1 / ladder.memory if ladder.waiting else 0.0
-        level = self.level + share * self.recent_level
-        return self.values[:k] + share * np.diagonal(self.inside_recent)[:k] + level, float(level)
+        values, level = self.values[:k], float(self.levels[self.chosen])
+        if waits := ladder.awaited:
+            share = 1 / ladder.memory
+            values = values + share * (np.diagonal(self.recent)[:k] - waits * values)
+            level += share * (float(self.recent_level) - waits * level)
+        return values + level, level
 
 
 def _of_basis(image: Array, rayleigh: Array, level: Any, basis: Array) -> Probe:
@@ -363,22 +324,3 @@ def _of_basis(image: Array, rayleigh: Array, level: Any, basis: Array) -> Probe:
 
 def _lowered(image: Array, level: Any, columns: Array) -> Array:
     return image - level * columns
-
-
-def _sketch(rows: Array, signs: Array, buckets: int) -> Array:
-    """Rows (n, k) added up in buckets by their place, with the sign of their `signs`, (k, m).
-
-    Of spread rows the part of this process.
-    """
-    xp, spread = namespace(rows), shards()
-    signed = rows * xp.where(signs < 0, -xp.ones_like(signs), xp.ones_like(signs))
-    first = 0 if spread is None else spread.own.start % buckets
-    n, k = signed.shape
-    whole = -(-(first + n) // buckets) * buckets
-    if whole != n:
-        ends = [(first, k), (whole - first - n, k)]
-        pads = [
-            xp.zeros(end, dtype=rows.dtype, device=getattr(rows, "device", None)) for end in ends
-        ]
-        signed = xp.concat([pads[0], signed, pads[1]], axis=0)
-    return contiguous(xp.sum(xp.reshape(signed, (-1, buckets, k)), axis=0).mT)

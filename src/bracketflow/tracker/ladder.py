@@ -1,9 +1,9 @@
 """How much an observation weighs, and how much of the past to keep.
 
-A ladder holds means of different memory side by side, one of them chosen. Rung j keeps the share
-1 − f_j of its past in every observation, or all of it while it is younger than 1/f_j; the first
-rung is what came last alone, the last one forgets nothing. Observations may wait and enter the
-means together, as one of their summed weight.
+A ladder holds means of different memory side by side, one of them chosen. Rung j forgets the share
+f_j of its past for an observation of typical weight, or nothing while it is younger than 1/f_j; the
+first rung is what came last alone, the last one forgets nothing. Observations may wait and enter
+the means together, as one of their summed weight.
 
 **Weight.** The noise of an observation is measured in it. It is the usual noise unless it lies
 beyond what the scatter of the last observations explains (of KEPT ordinary ones, one is beyond it
@@ -17,18 +17,18 @@ the shorter one is better if its advantage, summed, exceeds one standard error; 
 that no shorter one is better than is chosen. Nothing is lost by that: it is asked anew every time.
 
 **Forgetting for good.** Where a shorter rung is better beyond doubt, the longer one becomes a copy
-of it; if the first rung replaces the last one, the signal has jumped. With G the advantage since it
-was last zero, n observations ago, and s² its usual square, exp(G²/2s²(n+1))/√(n+1) is a mixture of
-supermartingales while the shorter rung is no better (Robbins): it passes m/α with probability α/m
-at most. m being the observations that would be lost, a mean that grows to m has seen false alarms
-with a probability of about α log m in all.
+of the one that captured most since; if that is the first rung, the signal has jumped. With G the
+advantage since it was last zero, n observations ago, and s² its usual square,
+exp(G²/2s²(n+1))/√(n+1) is a mixture of supermartingales while the shorter rung is no better
+(Robbins): it passes m/α with probability α/m at most. m being the observations that would be lost,
+a mean that grows to m has seen false alarms with a probability of about α log m in all.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from math import inf
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,8 +46,6 @@ where the advantages of neighbouring observations are one memory long correlated
 AGREEING = 3
 """Observations that must agree before anything is forgotten for good, however clear each of them
 is: two loud ones that happen to be alike come in every long stream."""
-
-_NORMAL = NormalDist().inv_cdf(1 - ALPHA / KEPT)
 EPS, TINY = np.finfo(float).eps, np.finfo(float).tiny
 
 
@@ -72,8 +70,10 @@ class Ladder(NamedTuple):
     """Σ share²·loudness/weight of the observations before those, (J,)."""
     variance: np.ndarray
     """The same of all: the variance of each mean in units of the usual noise, (J,)."""
-    entered: np.ndarray
-    """W: weight that has entered every mean, (J,)."""
+    source: np.ndarray
+    """Rung whose past each mean continued when it was made last: its own, or that copied, (J,)."""
+    gains: np.ndarray
+    """Part that what was new had in each mean then, (J,)."""
     # What observations have said of every pair of rungs, (J, J): [i, j] of i beside j.
     gained: np.ndarray
     """Σ of how much more rung i captured, over HORIZON of its memories."""
@@ -109,7 +109,7 @@ class Ladder(NamedTuple):
     @property
     def awaited(self) -> float:
         """Weight of what waits."""
-        return float(np.sum(self.counted[KEPT - int(self.waiting) :]))
+        return float(self.counted[KEPT - int(self.waiting) :].sum())
 
     @property
     def memory(self) -> float:
@@ -126,17 +126,18 @@ def rungs(forget: float | None) -> np.ndarray:
 def start(forget: float | None) -> Ladder:
     """A ladder that has seen nothing."""
     J = len(rungs(forget))
-    none, rung, pair = np.zeros((), dtype=np.int64), np.zeros(J), np.zeros((J, J))
+    none, zero, rung, pair = np.zeros((), int), np.zeros(()), np.zeros(J), np.zeros((J, J))
     return Ladder(
         noise=np.full(KEPT, np.nan),
         weight=np.ones(KEPT),
         counted=np.zeros(KEPT),
         loud=np.ones(KEPT),
-        usual=np.zeros(()),
+        usual=zero,
         shares=np.zeros((J, KEPT)),
         older=rung,
         variance=rung,
-        entered=rung,
+        source=np.arange(J),
+        gains=rung,
         gained=pair,
         squared=pair,
         ahead=pair,
@@ -146,7 +147,7 @@ def start(forget: float | None) -> Ladder:
         chosen=none + J - 1,
         waiting=none,
         observed=none,
-        typical=np.zeros(()),
+        typical=zero,
         restarted=none,
         jumps=none,
     )
@@ -177,7 +178,7 @@ def _usual(noise: np.ndarray) -> tuple[float, float]:
     m, half = len(logs), len(logs) // 2
     widths = logs[half:] - logs[: m - half]
     first = int(widths.argmin())
-    width, middle = float(widths[first]), float(np.mean(logs[first : first + half + 1]))
+    width, middle = float(widths[first]), float(logs[first : first + half + 1].mean())
     with np.errstate(over="ignore"):
         return float(np.exp(middle)), float(np.exp(min(middle + _quantile(m) * width, 700.0)))
 
@@ -186,41 +187,35 @@ def weigh(
     ladder: Ladder,
     weight: float,
     power: float,
-    beside: Any = None,
-    *,
+    apart: Sequence[tuple[float, float]],
     forget: float | None = None,
 ) -> Ladder:
     """Enter an observation of this weight, of which ‖C − level‖² = `power`: it waits.
 
     `apart` has pairs (‖C − M‖², v) of means M that do not contain it and their variances in units
     of the usual noise. Each says at most how large its noise is: E‖C − M‖² is that noise, v times
-    the usual one, and what M has wrong. An observation of h times the `size`, which is given with
-    its standard deviation, and of h² times the noise is a larger one, not a noisier one.
-    Whoever fixes the share to forget has the plain average:
+    the usual one, and what M has wrong. Whoever fixes the share to forget has the plain average:
     then nothing is loud.
     """
-    noise, usual = power, float(ladder.usual)
-    if beside is not None:
-        apart, (size, doubt) = beside.apart, beside.size
+    older = ladder.older + ladder.shares[:, 0] ** 2 * (ladder.loud[0] / ladder.weight[0])
+    noise, usual, observed = power, float(ladder.usual), int(ladder.observed)
+    if apart:
         # No less than if it were as usual; right after the first observation nothing is usual.
-        known = [(a - v * usual) if ladder.observed > 1 else 0.0 for a, v in apart]
-        noise = min(max(n, a / (1 + v * weight)) for n, (a, v) in zip(known, apart, strict=True))
-        if size > max(1.0, _NORMAL * doubt):
-            noise /= size**2
+        known = usual if observed > 1 else inf
+        noise = min(max(a - v * known, a / (1 + v * weight)) for a, v in apart)
     noises, weights = _pushed(ladder.noise, noise * weight), _pushed(ladder.weight, weight)
-    if ladder.observed == 1:
+    if observed == 1:
         # Of the first no more is known than its power beside that of the second.
         noises[-2] *= noise / power if power > 0 else 1.0
     usual, loud = 0.0, np.ones(KEPT)
-    if ladder.observed:
-        # Of the first two observations one number is known, and counted once.
-        usual, largest = _usual(noises[max(KEPT - int(ladder.observed), 0) :])
-        if forget is None and (noises > largest).any():
+    if observed:
+        usual, largest = _usual(noises[max(KEPT - observed - 1, 0) :])
+        exceeds = noises > largest
+        if forget is None and exceeds.any():
             with np.errstate(over="ignore"):  # after a standstill everything is infinitely loud
-                loud = np.where(noises > largest, np.minimum(noises / usual, EPS**-2), 1.0)
+                loud[exceeds] = np.minimum(noises[exceeds] / usual, EPS**-2)
     shares = np.zeros_like(ladder.shares)
     shares[:, :-1] = ladder.shares[:, 1:]
-    older = ladder.older + ladder.shares[:, 0] ** 2 * (ladder.loud[0] / ladder.weight[0])
     return ladder._replace(
         noise=noises,
         weight=weights,
@@ -232,7 +227,7 @@ def weigh(
         variance=older + shares**2 @ (loud / weights),
         waiting=ladder.waiting + 1,
         observed=ladder.observed + 1,
-        typical=ladder.typical + (weight - ladder.typical) / (ladder.observed + 1),
+        typical=ladder.typical + (weight - ladder.typical) / (observed + 1),
     )
 
 
@@ -242,65 +237,57 @@ def _pushed(values: np.ndarray, value: float) -> np.ndarray:
     return pushed
 
 
-def absorb(ladder: Ladder, forget: float | None) -> tuple[Ladder, np.ndarray]:
-    """Take what waits into every mean: the ladder, and the gain of each rung.
+def absorb(ladder: Ladder, forget: float | None) -> Ladder:
+    """Take what waits into every mean.
 
-    The gain is that of the plain mean, w/(W + w). Where loud observations were recognised late it
-    is v/(v + r/w), as far as that is more: with the noise r of what comes, in units of the usual
-    one, it makes the variance of the new mean smallest. It is not below the share that the rung is
-    to forget, in units of an observation of typical weight.
+    The gain v/(v + own), with the variances v of the mean and own of what waits, makes the variance
+    of the new mean smallest. It is not below the share that the rung is to forget.
     """
     first, weight = KEPT - int(ladder.waiting), ladder.awaited
-    counted = ladder.counted[first:]
-    noise = float(counted @ np.maximum(ladder.noise[first:], ladder.usual)) / weight
-    own = noise / float(ladder.usual) / weight if ladder.usual > 0 else 1 / weight
-    variance = ladder.variance
-    fixed = 1 - (1 - rungs(forget)) ** (weight / float(ladder.typical))
-    gains = np.maximum(weight / (ladder.entered + weight), variance / (variance + own))
-    gains = np.maximum(gains, fixed)
-    gains[0] = 1.0
-    kept = 1 - gains
-    shares = ladder.shares * kept[:, None]
-    shares[:, first:] = gains[:, None] * (counted / weight)
-    older = ladder.older * kept**2
+    new = ladder.counted[first:] / weight
+    variance, own = ladder.variance, float(new**2 @ (ladder.loud / ladder.weight)[first:])
+    count = weight / float(ladder.typical)
+    fixed = 1 - (1 - rungs(forget)) ** count
+    fixed[0] = min(count, 1.0)  # of a typical weight: a loud observation is not what came last
+    gains = np.maximum(variance / (variance + own), fixed)
+    if ladder.observed == ladder.waiting:
+        gains = np.ones_like(gains)
+    shares = ladder.shares * (1 - gains)[:, None]
+    shares[:, first:] = gains[:, None] * new
+    older = ladder.older * (1 - gains) ** 2
     return ladder._replace(
         shares=shares,
         older=older,
         variance=older + shares**2 @ (ladder.loud / ladder.weight),
-        entered=ladder.entered + weight,
+        gains=gains,
         waiting=ladder.waiting * 0,
-    ), gains
+    )
 
 
-def judge(ladder: Ladder, captured: np.ndarray) -> tuple[Ladder, np.ndarray]:
-    """Weigh what waits against the rungs: the ladder, and which mixtures of them they become.
+def judge(ladder: Ladder, captured: np.ndarray) -> Ladder:
+    """Weigh what waits against the rungs, choose among them, and copy where one has to be forgotten.
 
-    `captured` is how much of it each rung would have captured for one unit of weight, (J,). Row j
-    of the second result, (J, J), has the parts of the old rungs in rung j from now on.
+    `captured` is how much of it each rung would have captured for one unit of weight, (J,).
     """
     places, typical = np.arange(len(captured)), float(ladder.typical)
     count, variance = ladder.awaited / typical, np.maximum(ladder.variance, TINY)
     shorter = places[:, None] < places
     more = count * (captured[:, None] - captured)
     # Young rungs are the same mean but for rounding, which must not decide.
-    distance = abs(variance[:, None] - variance)
-    live = distance > EPS**0.5 * variance
+    live = abs(variance[:, None] - variance) > EPS**0.5 * variance
     more[~live] = 0.0
     doubt = np.log(np.maximum(1 / (variance * typical), 1.0) / ALPHA)
-    # Beside what was captured, and in units of how far the two means lie apart: of one scale.
-    sizes = (abs(captured[:, None]) + abs(captured)) * distance**0.5 + TINY
-    ladder, certain = _compared(ladder, more / sizes, live, count, doubt)
+    ladder, certain = _compared(ladder, more, live, count, doubt)
     kept = (1 - rungs(None)[:, None] / HORIZON) ** count
-    ladder = ladder._replace(
-        gained=kept * ladder.gained + more, squared=kept * ladder.squared + more**2
-    )
-    mixture = np.eye(len(places))
+    squared = kept * ladder.squared + more**2
+    gained = np.maximum(kept * ladder.gained + more, -(squared**0.5))  # or a change would be late
+    ladder = ladder._replace(gained=gained, squared=squared, source=places)
     certain &= shorter
     if certain.any():
-        ladder, mixture = _changed(ladder, certain)
+        ladder = _copied(ladder, certain)
     better = shorter & (ladder.judged >= AGREEING) & (ladder.gained > ladder.squared**0.5)
     chosen = np.flatnonzero(~better.any(axis=0))[-1]
-    return ladder._replace(chosen=ladder.chosen * 0 + chosen), mixture
+    return ladder._replace(chosen=ladder.chosen * 0 + chosen)
 
 
 def _compared(
@@ -329,62 +316,30 @@ def _compared(
     ), certain
 
 
-def _changed(ladder: Ladder, certain: np.ndarray) -> tuple[Ladder, np.ndarray]:
-    """Forget for good what was before the change that has made rung i better than rung j.
+def _copied(ladder: Ladder, certain: np.ndarray) -> Ladder:
+    """Rungs that another one is better than beyond doubt, [i, j], become copies of the best one.
 
-    If the observations since then have the parts A_i and A_j in the two means, then what came
-    before is the same in both but for noise, and c M_i + (1 − c)M_j is without it, where
-    c (1 − A_i) + (1 − c)(1 − A_j) = 0. Of all such i the one with the smallest variance is taken.
-    Where the longest rung has changed, so have all others. Rung i itself is taken where so little
-    of it is new that the mixture is noisier than what came last alone.
+    Where that is what came last alone, and the longest rung is replaced, all start anew.
     """
-    J, age = len(certain), np.cumsum(ladder.counted[::-1])[::-1] / float(ladder.typical)
-    mixture, since = np.eye(J), np.zeros(KEPT, bool)
-    certain = certain & ~certain.any(axis=0)[:, None]  # by those that nothing is better than
-    for j in np.flatnonzero(certain.any(axis=0)):
-        found = []
-        for i in np.flatnonzero(certain[:, j]):
-            since = age <= ladder.since[i, j] + 0.5
-            found.append(_without_past(ladder, int(i), int(j), since))
-        mixture[j] = min(found, key=lambda mixed: (mixed[0], mixed[1]))[2]
-    jumped = bool(certain[:, -1].any())
+    J = len(certain)
+    source, best = np.arange(J), np.argmax(np.triu(ladder.ahead, 1), axis=0)
+    lost = certain.any(axis=0)
+    jumped = bool(lost[-1] and best[-1] == 0)
+    source[lost] = best[lost]
+    source[lost] = source[source[lost]]
     if jumped:
-        for j in np.flatnonzero(~certain.any(axis=0))[1:]:
-            mixture[j] = _without_past(ladder, int(j), J - 1, since)[2]
-    anew = np.any(mixture != np.eye(J), axis=1)
-    shares = mixture @ ladder.shares
-    older = mixture**2 @ ladder.older
+        source[:] = 0
+    anew = source != np.arange(J)
     pairs = {
         name: np.where(anew[:, None] | anew, 0.0, getattr(ladder, name))
-        for name in ("gained", "squared", "square", "judged", "ahead", "since")
+        for name in ("gained", "squared", "ahead", "since", "square", "judged")
     }
-    variance = older + shares**2 @ (ladder.loud / ladder.weight)
     return ladder._replace(
-        shares=shares,
-        older=older,
-        variance=variance,
-        entered=np.where(anew, 1 / variance, ladder.entered),
+        shares=ladder.shares[source],
+        older=ladder.older[source],
+        variance=ladder.variance[source],
+        source=source,
         restarted=ladder.observed if jumped else ladder.restarted,
         jumps=ladder.jumps + jumped,
         **pairs,
-    ), mixture
-
-
-def _without_past(
-    ladder: Ladder, i: int, j: int, since: np.ndarray
-) -> tuple[bool, float, np.ndarray]:
-    """Rungs i and j mixed so that nothing is left of what came before `since`.
-
-    Before it, whether that is rung i itself after all, and the variance.
-    """
-    itself = mixed = np.eye(len(ladder.variance))[i]
-    parts = ladder.shares[[i, j]] @ since
-    if parts[0] > parts[1] and not since[0]:
-        own = (1 - parts[1]) / (parts[0] - parts[1])
-        mixed = own * itself
-        mixed[j] = 1 - own
-    noise = (mixed @ ladder.shares) ** 2 @ (ladder.loud / ladder.weight)
-    variance = float(noise + mixed**2 @ ladder.older)
-    if variance > ladder.variance[0]:
-        return True, float(ladder.variance[i]), itself
-    return mixed[i] == 1, variance, mixed
+    )

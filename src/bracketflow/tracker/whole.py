@@ -5,9 +5,9 @@ One product with I gives C itself. Its level s = tr C/n is taken out, so that th
     M_j ← M_j + g_j (C − sI − M_j)
 
 cannot see σ². The frame X holds the eigenvectors of the chosen mean M. All that is decided is
-decided in a window: the matrices WᵀM_jW on p fixed orthonormal columns W. Up to n = SMALL that is
-everything, W = I; a larger full basis is seen through random columns, which rotate and scatter as
-all others do.
+decided in a window: the matrices WᵀM_jW on p fixed orthonormal columns W. Mostly that is
+everything, W = I; a full basis above n = SMALL is seen through random columns, which rotate and
+scatter as all others do.
 """
 
 from __future__ import annotations
@@ -35,26 +35,10 @@ from bracketflow.tracker.identity import CLOSE, arrange
 from bracketflow.tracker.ladder import Ladder
 
 SMALL = 64
-"""Columns up to which all n are kept for any k: products and `eigh` cost as much as the overhead of
-a step, and a block of 5k columns loses 4 % (n = 100, noise 3; point 4 of benchmarks/tracker.py)."""
+"""Columns up to which all n are kept for any k, and turn with every observation: products and
+`eigh` cost as much as the overhead of a step."""
 WINDOW = 32
 """Columns through which a larger full basis is seen: its 528 entries tell the noise to 6 %."""
-
-
-TINY = np.finfo(float).tiny
-
-
-class Beside(NamedTuple):
-    """An observation beside means that do not contain it."""
-
-    apart: tuple[tuple[float, float], ...]
-    """‖C − M‖² in the k columns, outside of them (of a full basis in all), and the variance of M in
-    units of the usual noise."""
-    size: tuple[float, float]
-    """<C, M>/<M, M> of the chosen mean, 1 for an ordinary observation, and its standard deviation:
-    with ν the variance of an entry of the noise E, <E, M> has the variance 2ν‖M‖²."""
-    foretold: bool
-    """Whether it lies nearer to what came last than to the mean: after a jump, or at the start."""
 
 
 class Fresh(NamedTuple):
@@ -102,6 +86,8 @@ class Whole(NamedTuple):
     """Its eigenvalues, in the order of X, (n,)."""
     level: np.ndarray
     """Its level, ()."""
+    offers: np.ndarray
+    """Of C every rung would capture <·, WᵀCW>, (J, p, p)."""
     # What waits.
     recent: Array
     """Σ weight·(C − sI), (n, n); (0, 0) where the window holds everything."""
@@ -109,11 +95,11 @@ class Whole(NamedTuple):
     """Σ weight·Wᵀ(C − sI)W, (p, p)."""
     recent_level: np.ndarray
     """Σ weight·s, ()."""
-    # What the rungs would capture.
-    offers: np.ndarray
-    """Of C it is <·, WᵀCW>, (J, p, p)."""
-    former: np.ndarray
-    """What is wanted of one turn earlier: V_jV_jᵀ, of a full basis the means, (J, p, p)."""
+    # The last two observations, the newest at the end.
+    last: np.ndarray
+    """Wᵀ(C − sI)W, (2, p, p)."""
+    last_weights: np.ndarray
+    """Their weights, 0 where there was none, (2,)."""
 
     @classmethod
     def start(cls, basis: Array, rungs: int, rng: Any) -> Whole:
@@ -122,7 +108,7 @@ class Whole(NamedTuple):
         frame = basis
         if k < n:
             frame = xp.concat([basis, xp.linalg.qr(basis, mode="complete")[0][:, k:]], axis=-1)
-        large = n > 2 * SMALL or (k == n and n > SMALL)
+        large = k == n > SMALL
         p = WINDOW if large else n
         square, none = np.zeros((rungs, p, p)), 0 * (basis @ basis.mT if large else basis[:0, :0])
         return cls(
@@ -133,11 +119,12 @@ class Whole(NamedTuple):
             frame=contiguous(frame) if large else on_host(frame),
             values=np.zeros(n),
             level=np.zeros(()),
+            offers=square,
             recent=none,
             recent_window=square[0],
             recent_level=np.zeros(()),
-            offers=square,
-            former=square,
+            last=np.zeros((2, p, p)),
+            last_weights=np.zeros(2),
         )
 
     @property
@@ -177,45 +164,42 @@ class Whole(NamedTuple):
         own = Probe(basis, probe.image, probe.background + level, probe.rayleigh, n)
         return view, own, everything
 
-    def compare(self, view: View, k: int, ladder: Ladder) -> Beside:
-        """The observation beside the chosen mean, the longest one, and what came last."""
-        chosen, waits, variance = int(ladder.chosen), ladder.awaited, ladder.variance
-        others = [(self.window[j], float(variance[j])) for j in (chosen, -1)]
-        last = (self.recent_window / waits, 1 / waits) if waits else (self.window[0], variance[0])
+    def compare(
+        self, view: View, k: int, ladder: Ladder
+    ) -> tuple[list[tuple[float, float]], bool]:
+        """‖C − M‖² and the variance of M, and whether the observation is nearer to a last one.
+
+        M is the chosen mean, the longest one, and each of the last two observations: ‖·‖² in the k
+        columns, outside of them; of a full basis in all.
+        """
+        chosen, variance = int(ladder.chosen), ladder.variance
+        others = [(self.window[j], float(variance[j])) for j in {chosen, len(variance) - 1}]
+        others += [(C, 1 / w) for C, w in zip(self.last, self.last_weights, strict=True) if w]
         columns = None if k == len(self.values) else on_host(self.frame[:, :k])
-        apart, distance = [], []
-        for other, v in (*others, last):
+        apart, distances = [], []
+        for other, v in others:
             beyond = view.window - other
             if columns is not None:
                 beyond = beyond @ columns
-            distance.append(float(np.vdot(beyond, beyond)))
-            if columns is not None:
-                beyond -= columns @ (columns.T @ beyond)
-            apart.append((float(np.vdot(beyond, beyond)), float(v)))
-        mean, entries = self.window[chosen], view.window.size
-        square = max(float(np.vdot(mean, mean)), TINY)
-        size, noise = float(np.vdot(view.window, mean)) / square, apart[0][0]
-        if columns is None:
-            noise -= (size - 1) ** 2 * square
-        else:
-            entries = k * (len(self.values) - k)
-        doubt = (2 * max(noise, 0.0) / entries / square) ** 0.5
-        return Beside(tuple(apart), (size, doubt), distance[-1] < distance[0])
+            distances.append(float(np.vdot(beyond, beyond)))
+            inside = 0.0 if columns is None else columns.T @ beyond
+            apart.append((distances[-1] - float(np.vdot(inside, inside)), v))
+        return apart, min(distances) < distances[0]
 
-    def wait(self, view: View, weight: float) -> Whole:
-        """The observation waits, with its weight."""
+    def wait(self, view: View, weight: float, counted: float) -> Whole:
+        """The observation waits, with the weight it is counted with."""
         return self._replace(
-            recent=self.recent + weight * view.centred if self.means else self.recent,
-            recent_window=self.recent_window + weight * view.window,
-            recent_level=np.asarray(self.recent_level + weight * view.level),
+            recent=self.recent + counted * view.centred if self.means else self.recent,
+            recent_window=self.recent_window + counted * view.window,
+            recent_level=self.recent_level + counted * view.level,
+            last=np.stack([self.last[1], view.window]),
+            last_weights=np.array([self.last_weights[1], weight]),
         )
 
     def fresh(self, k: int, ladder: Ladder) -> Fresh:
         """What the observations that wait say."""
         latest = self.recent_window / ladder.awaited
-        captured = np.einsum("jab,ab->j", self.offers, latest)
-        if k == len(self.values):
-            captured += np.linalg.norm(latest)
+        captured = np.tensordot(self.offers, latest)
         entries = latest - self.window[ladder.chosen]
         shift = float(self.recent_level) / ladder.awaited - float(self.level)
         if self.means:  # the columns of the window stand for all
@@ -225,50 +209,50 @@ class Whole(NamedTuple):
             quotients = np.diagonal(entries) + shift
         return Fresh(captured, entries, quotients)
 
-    def follow(
-        self, gains: np.ndarray, mixture: np.ndarray, ladder: Ladder, k: int
-    ) -> tuple[Whole, np.ndarray]:
-        """What waits enters the means, each of which is a `mixture` first; the frame follows.
+    def follow(self, ladder: Ladder, waited: float, k: int) -> tuple[Whole, np.ndarray]:
+        """What has `waited`, its weight, enters the means as the ladder says; the frame follows.
 
         And how far columns keep their vector, (k,): they keep place and sign; the first frame
         orders them by descending eigenvalue.
         """
-        waits, chosen = ladder.awaited, int(ladder.chosen)
-        wide, latest = gains[:, None, None], self.recent_window / waits
-        window = (1 - wide) * np.tensordot(mixture, self.window, 1) + wide * latest
-        levels = (1 - gains) * (mixture @ self.levels) + gains * (self.recent_level / waits)
-        means = self._followed(gains.tolist(), mixture.tolist(), waits)
+        source, gains, chosen = ladder.source, ladder.gains, int(ladder.chosen)
+        levels = (1 - gains) * self.levels[source] + gains * (self.recent_level / waited)
+        wide = gains[:, None, None]
+        window = (1 - wide) * self.window[source] + wide * (self.recent_window / waited)
+        means = self._means_after(source.tolist(), gains.tolist(), waited)
         mean = means[chosen] if means else window[chosen]
         frame, values, kept = self._frame_of(mean, k)
+        if k < len(values):
+            offered = offers.of_leading(window, ladder.variance, k)
+        else:
+            noise = float(ladder.usual / ladder.typical) / window[0].size
+            offered = offers.of_pairs(window, ladder.variance, window[chosen], noise)
         return self._replace(
             means=means,
             window=window,
             levels=levels,
             frame=frame,
             values=values,
-            level=np.asarray(levels[chosen]),
+            level=levels[chosen],
+            offers=offered,
             recent=0 * self.recent,
             recent_window=0 * self.recent_window,
             recent_level=np.zeros(()),
-            former=np.tensordot(mixture, self.former, 1),
         ), kept
 
-    def _followed(
-        self, gains: list[float], mixture: list[list[float]], waits: float
+    def _means_after(
+        self, source: list[int], gains: list[float], waited: float
     ) -> tuple[Array, ...]:
         """The means with what waits; young rungs are the same mean, and made once."""
         if not self.means:
             return ()
         made: dict[Any, Array] = {}
-        known = {id(mean): mean for mean in self.means}
-        keys = []
-        for gain, row in zip(gains, mixture, strict=True):
-            parts = tuple((id(m), part) for m, part in zip(self.means, row, strict=True) if part)
-            keys.append((gain, parts if gain < 1 else ()))
-        for gain, parts in set(keys):
-            mixed = sum((1 - gain) * part * known[i] for i, part in parts)
-            made[gain, parts] = mixed + (gain / waits) * self.recent
-        return tuple(made[key] for key in keys)
+        for j, gain in zip(source, gains, strict=True):
+            if (id(self.means[j]), gain) not in made:
+                mean = (1 - gain) * self.means[j]
+                mean += (gain / waited) * self.recent
+                made[id(self.means[j]), gain] = mean
+        return tuple(made[id(self.means[j]), g] for j, g in zip(source, gains, strict=True))
 
     def _frame_of(self, mean: Array, k: int) -> tuple[Array, np.ndarray, np.ndarray]:
         """Eigenvectors and eigenvalues of the mean, in the places of the columns they continue."""
@@ -286,23 +270,13 @@ class Whole(NamedTuple):
             vectors[:, -1] *= -1.0
         return vectors, values[order], kept
 
-    def offer(self, ladder: Ladder, k: int) -> Whole:
-        """What the rungs would capture as they are now, and as they were one turn earlier."""
-        if k < len(self.values):
-            now = former = offers.of_leading(self.window, k)
-            before = self.former
-        else:
-            both, former = np.concatenate([self.window, self.former]), self.window
-            noise = float(ladder.usual / ladder.typical) / self.window[0].size
-            now, before = np.split(offers.of_pairs(both, self.window[ladder.chosen], noise), 2)
-        return self._replace(offers=2 * now - before, former=former)
-
     def figures(self, ladder: Ladder, k: int) -> tuple[np.ndarray, float]:
         """Averaged eigenvalues of the k columns, and the level; what waits included."""
         values, level = self.values[:k], float(self.level)
         if waits := ladder.awaited:
             share, X = 1 / ladder.memory, self.frame[:, :k]
-            quotients = on_host(column_inner(X, self.recent @ X))
+            recent = self.recent if self.means else self.recent_window
+            quotients = on_host(column_inner(X, recent @ X))
             values = values + share * (quotients - waits * values)
             level += share * (float(self.recent_level) - waits * level)
         return values + level, level

@@ -28,6 +28,8 @@ class Ledger(NamedTuple):
     """Of the rows so far; those of a loud batch count as little as its operator."""
     totals: Any = 0.0
     """Total variance tr C, averaged as each of the tracker's means is, (J,)."""
+    pending: float = 0.0
+    """Σ weight·tr C of the batches that wait to enter the means."""
     floor: float = float("nan")
     """Mean of the unseen eigenvalues of the last batch: (tr C_t − k s_t)/(n − k)."""
     change: float = 0.0
@@ -48,7 +50,9 @@ class Ledger(NamedTuple):
         """Total variance tr C, averaged as the eigenvalues are."""
         if np.ndim(self.totals) == 0:  # nothing was read
             return float(self.totals)
-        return float(self.totals[Memory(*self.tracker).ladder.chosen])
+        ladder = Memory(*self.tracker).ladder
+        mean = float(self.totals[ladder.chosen])
+        return mean + (self.pending - ladder.awaited * mean) / ladder.memory
 
 
 class Added(Protocol):
@@ -125,7 +129,7 @@ class RowTracker:
             read=ledger.read + round(added.operator.weight),
             batches=ledger.batches + 1,
             moments=_counted(ledger.moments, added.moments, float(ladder.loudness)),
-            totals=_averaged(ledger.totals, added.total, ladder),
+            **_averaged(ledger, added.total, Memory(*ledger.tracker).ladder, ladder),
             floor=unseen,
             change=_distance(before.basis, after.basis),
             noticed=noticed,
@@ -272,15 +276,11 @@ def _counted(before: Moments, after: Moments, loudness: float) -> Moments:
     return Moments(before.rows + counted, before.mean + part * (after.mean - before.mean))
 
 
-def _averaged(totals: Any, total: float, ladder: Ladder) -> np.ndarray:
-    """A figure of the last observation, taken into its averages as the tracker's means took it in.
-
-    A mean in which all that came before has the same shares as in the chosen one is its copy.
-    """
-    gains, chosen = ladder.shares[:, -1], int(ladder.chosen)
-    totals = np.broadcast_to(totals, gains.shape)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        past = ladder.shares[:, :-1] / (1 - gains)[:, None]
-    copies = np.isclose(past, past[chosen], rtol=1e-9, atol=0.0).all(axis=1)
-    totals = np.where(copies, totals[chosen], totals)
-    return np.asarray(totals + gains * (total - totals))
+def _averaged(ledger: Ledger, total: float, before: Ladder, after: Ladder) -> dict[str, Any]:
+    """Totals of the means, and of what waits, with one of a batch taken in as the tracker did."""
+    pending = ledger.pending + float(after.counted[-1]) * total
+    if after.waiting:
+        return {"totals": ledger.totals, "pending": pending}
+    waited = float(after.counted[len(after.counted) - 1 - int(before.waiting) :].sum())
+    past = np.broadcast_to(ledger.totals, after.gains.shape)[after.source]
+    return {"totals": past + after.gains * (pending / waited - past), "pending": 0.0}
