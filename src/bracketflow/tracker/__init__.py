@@ -15,7 +15,6 @@ from bracketflow.sharding import row_count, shards
 from bracketflow.tracker import ladder
 from bracketflow.tracker.block import WIDTH, Block
 from bracketflow.tracker.events import events
-from bracketflow.tracker.ladder import Ladder
 from bracketflow.tracker.members import members_of, stack_probes, stack_trees
 from bracketflow.tracker.reading import Memory, Reading, Spread, background, eigenvalues, read
 from bracketflow.tracker.whole import SMALL, Whole
@@ -119,7 +118,9 @@ class EigenTracker:
         self, state: State, columns: Array, image: Array, weight: float
     ) -> tuple[State, Probe]:
         """One problem and the image of its columns: observe, weigh, and if due judge and turn."""
-        (mean, rungs, spread), k = Memory(*state.memory), state.basis.shape[-1]
+        memory, k = Memory(*state.memory), state.basis.shape[-1]
+        mean: Any = memory.mean
+        rungs, spread = memory.ladder, memory.spread
         view, probe, everything = mean.observe(columns, image, state.basis, state.seen)
         apart, foretold = mean.compare(view, k, rungs) if rungs.observed else ([], True)
         rungs = ladder.weigh(rungs, weight, view.power, apart, self.forget)

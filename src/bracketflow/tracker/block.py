@@ -177,9 +177,7 @@ class Block(NamedTuple):
         view = View(image, float(level), float(power), inside, beyond)
         return view, _of_basis(image, rayleigh, level, basis), everything
 
-    def compare(
-        self, view: View, k: int, ladder: Ladder
-    ) -> tuple[list[tuple[float, float]], bool]:
+    def compare(self, view: View, k: int, ladder: Ladder) -> tuple[list[tuple[float, float]], bool]:
         """‖C − M‖² and the variance of M, and whether the observation is nearer to a last one.
 
         M is the chosen mean, the longest one, and each of the last two observations: ‖·‖² in the k
@@ -266,8 +264,7 @@ class Block(NamedTuple):
             columns=contiguous(xp.concat([columns, reference], axis=-1)),
             gram=np.pad(gram - np.eye(q - 1), ((0, 1), (0, 1))) + np.eye(q),
             inside=inside,
-            levels=(1 - gains) * self.levels[ladder.source]
-            + gains * (self.recent_level / waited),
+            levels=(1 - gains) * self.levels[ladder.source] + gains * (self.recent_level / waited),
             chosen=np.asarray(chosen),
             offers=offers.of_leading(inside[:J], ladder.variance, k),
             image=0 * self.image,
@@ -296,10 +293,8 @@ class Block(NamedTuple):
             lean = LEAN * np.linalg.eigh(B[shorter])[1][:, -k:]
             along = np.hstack([along, (B[shorter] - lowest * np.eye(q)) @ lean])
             across = np.hstack([across, gains[shorter] * lean])
-        squares, vectors = np.linalg.eigh(
-            along.T @ self.gram @ along + across.T @ length @ across
-        )
-        squares, vectors = squares[: -q : -1], vectors[:, : -q : -1]
+        squares, vectors = np.linalg.eigh(along.T @ self.gram @ along + across.T @ length @ across)
+        squares, vectors = squares[:-q:-1], vectors[:, :-q:-1]
         vectors = vectors / np.sqrt(np.maximum(squares, squares[0] * q * epsilon(self.columns)))
         return along @ vectors, across @ vectors
 

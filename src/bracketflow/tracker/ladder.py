@@ -265,7 +265,7 @@ def absorb(ladder: Ladder, forget: float | None) -> Ladder:
 
 
 def judge(ladder: Ladder, captured: np.ndarray) -> Ladder:
-    """Weigh what waits against the rungs, choose among them, and copy where one has to be forgotten.
+    """Weigh what waits against the rungs: which one is chosen, and which are copies from now on.
 
     `captured` is how much of it each rung would have captured for one unit of weight, (J,).
     """

@@ -23,7 +23,6 @@ from bracketflow.core import (
     as_array_of,
     column_inner,
     contiguous,
-    identity_like,
     namespace,
     on_host,
     trace,
@@ -164,9 +163,7 @@ class Whole(NamedTuple):
         own = Probe(basis, probe.image, probe.background + level, probe.rayleigh, n)
         return view, own, everything
 
-    def compare(
-        self, view: View, k: int, ladder: Ladder
-    ) -> tuple[list[tuple[float, float]], bool]:
+    def compare(self, view: View, k: int, ladder: Ladder) -> tuple[list[tuple[float, float]], bool]:
         """‖C − M‖² and the variance of M, and whether the observation is nearer to a last one.
 
         M is the chosen mean, the longest one, and each of the last two observations: ‖·‖² in the k
