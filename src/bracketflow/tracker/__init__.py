@@ -122,12 +122,13 @@ class EigenTracker:
         mean: Any = memory.mean
         rungs, spread = memory.ladder, memory.spread
         view, probe, everything = mean.observe(columns, image, state.basis, state.seen)
-        apart, foretold = mean.compare(view, k, rungs) if rungs.observed else ([], True)
-        rungs = ladder.weigh(rungs, weight, view.power, apart, self.forget)
+        beside = mean.compare(view, k, rungs) if rungs.observed else None
+        rungs = ladder.weigh(rungs, weight, view.power, beside, self.forget)
         mean = mean.wait(view, weight, float(rungs.counted[-1]))
         basis, order = state.basis, state.order
-        small, waited = row_count(state.basis) <= SMALL, rungs.awaited
-        if small or foretold or waited > STALE * rungs.memory or rungs.waiting == ladder.KEPT:
+        waited, patience = rungs.awaited, STALE if row_count(state.basis) > SMALL else 0.0
+        due = beside is None or beside.foretold or rungs.waiting == ladder.KEPT
+        if due or waited > patience * rungs.memory:
             if rungs.observed > rungs.waiting:
                 fresh = mean.fresh(k, rungs)
                 spread = spread.after(fresh, rungs)

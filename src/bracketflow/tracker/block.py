@@ -43,7 +43,7 @@ from bracketflow.observation import refuse_bad
 from bracketflow.sharding import over_rows, row_count
 from bracketflow.tracker import offers
 from bracketflow.tracker.identity import arrange
-from bracketflow.tracker.ladder import Ladder
+from bracketflow.tracker.ladder import Beside, Ladder, larger
 from bracketflow.tracker.whole import Fresh
 
 WIDTH = 6
@@ -177,14 +177,13 @@ class Block(NamedTuple):
         view = View(image, float(level), float(power), inside, beyond)
         return view, _of_basis(image, rayleigh, level, basis), everything
 
-    def compare(self, view: View, k: int, ladder: Ladder) -> tuple[list[tuple[float, float]], bool]:
-        """‖C − M‖² and the variance of M, and whether the observation is nearer to a last one.
+    def compare(self, view: View, k: int, ladder: Ladder) -> Beside:
+        """The observation beside the chosen mean, the longest one, and each of the last two.
 
-        M is the chosen mean, the longest one, and each of the last two observations: ‖·‖² in the k
-        columns, outside of them; which is nearer shows in the block.
+        ‖·‖² in the k columns, outside of them; which one is nearest shows in the block.
         """
         J, beyond, variance = len(self.levels), float(view.beyond.sum()), ladder.variance
-        others = [(j, float(variance[j]), 0.0) for j in {int(ladder.chosen), J - 1}]
+        others = [(j, float(variance[j]), 0.0) for j in dict.fromkeys((int(ladder.chosen), J - 1))]
         lasts = zip(self.last_weights, self.last_beyond, strict=True)
         others += [(J + i, 1 / w, own) for i, (w, own) in enumerate(lasts) if w]
         apart, distances = [], []
@@ -192,7 +191,11 @@ class Block(NamedTuple):
             inside = (view.inside - self.inside[j])[:, :k]
             apart.append((float(np.vdot(inside[k:], inside[k:])) + beyond + float(own), v))
             distances.append(float(np.vdot(inside, inside)))
-        return apart, min(distances) < distances[0]
+        heights = self.values - np.mean(self.values)  # the level is that of one column, and noisy
+        along, square = heights @ np.diagonal(view.inside), heights @ heights
+        noise = apart[0][0] / (k * (row_count(self.columns) - k))
+        size = larger(float(along), float(square), noise)
+        return Beside(apart, size, min(distances) < distances[0])
 
     def wait(self, view: View, weight: float, counted: float) -> Block:
         """The observation waits, with the weight it is counted with."""
@@ -238,19 +241,15 @@ class Block(NamedTuple):
         else:  # nothing rises above anything: X stays
             along, across = np.eye(q)[:, :-1], np.zeros((q, q - 1))
         coupled = (length @ across).T @ along
-        own = along.T @ H @ along + coupled + coupled.T
-
-        def moved(turn: np.ndarray) -> np.ndarray:
-            old = (along @ turn).T @ A @ (along @ turn)
-            return (1 - wide) * old + wide * (turn.T @ own @ turn)
-
-        turn = np.linalg.eigh(moved(np.eye(q - 1))[chosen])[1][:, ::-1]
+        seen = along.T @ H @ along + coupled + coupled.T
+        inside = (1 - wide) * (along.T @ A @ along) + wide * seen
+        turn = np.linalg.eigh(inside[chosen])[1][:, ::-1]
         overlap = (along @ turn)[:k, :k]
         known = overlap if settled else np.diag(np.diagonal(overlap))
         order, sign, kept = arrange(known, q - 1, settled=settled)
         turn = turn[:, order] * sign
-        inside = np.concatenate([moved(turn), turn.T @ along.T @ self.inside[J:] @ along @ turn])
-        inside = np.pad(inside, ((0, 0), (0, 1), (0, 1)))
+        inside = np.concatenate([inside, along.T @ self.inside[J:] @ along])
+        inside = np.pad(turn.T @ inside @ turn, ((0, 0), (0, 1), (0, 1)))
         along, across = along @ turn, across @ turn
         columns = X @ as_array_of(along - H @ across, X)
         columns += self.image @ as_array_of(across / waited, X)

@@ -26,9 +26,9 @@ a mean that grows to m has seen false alarms with a probability of about α log 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from math import inf
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,7 +46,29 @@ where the advantages of neighbouring observations are one memory long correlated
 AGREEING = 3
 """Observations that must agree before anything is forgotten for good, however clear each of them
 is: two loud ones that happen to be alike come in every long stream."""
+NORMAL = NormalDist().inv_cdf(1 - ALPHA / KEPT)
+"""Standard deviations beyond which one in KEPT ordinary numbers lies with probability α."""
 EPS, TINY = np.finfo(float).eps, np.finfo(float).tiny
+
+
+class Beside(NamedTuple):
+    """An observation C beside means M that do not contain it."""
+
+    apart: list[tuple[float, float]]
+    """‖C − M‖² and the variance of M in units of the usual noise, for every one of them."""
+    larger: float
+    """h where C is h times the mean, 1 for an ordinary one."""
+    foretold: bool
+    """Whether it lies nearer to one of the last two than to the mean: after a jump."""
+
+
+def larger(along: float, square: float, noise: float) -> float:
+    """h ≥ 1 from <C, M> = `along`, <M, M> = `square`; 1 where noise could make it as much.
+
+    With ν the variance of an entry of the noise E, <E, M> has the variance 2ν‖M‖².
+    """
+    size = along / max(square, TINY)
+    return size if size > max(1.0, NORMAL * (2 * noise / max(square, TINY)) ** 0.5) else 1.0
 
 
 class Ladder(NamedTuple):
@@ -187,22 +209,23 @@ def weigh(
     ladder: Ladder,
     weight: float,
     power: float,
-    apart: Sequence[tuple[float, float]],
+    beside: Beside | None = None,
     forget: float | None = None,
 ) -> Ladder:
     """Enter an observation of this weight, of which ‖C − level‖² = `power`: it waits.
 
-    `apart` has pairs (‖C − M‖², v) of means M that do not contain it and their variances in units
-    of the usual noise. Each says at most how large its noise is: E‖C − M‖² is that noise, v times
-    the usual one, and what M has wrong. Whoever fixes the share to forget has the plain average:
-    then nothing is loud.
+    Every mean M says at most how large its noise is: E‖C − M‖² is that noise, v times the usual
+    one, and what M has wrong. An observation of h times the size and of h² times the noise is a
+    larger one, not a noisier one. Whoever fixes the share to forget has the plain average: then
+    nothing is loud.
     """
     older = ladder.older + ladder.shares[:, 0] ** 2 * (ladder.loud[0] / ladder.weight[0])
     noise, usual, observed = power, float(ladder.usual), int(ladder.observed)
-    if apart:
+    if beside is not None:
         # No less than if it were as usual; right after the first observation nothing is usual.
         known = usual if observed > 1 else inf
-        noise = min(max(a - v * known, a / (1 + v * weight)) for a, v in apart)
+        noise = min(max(a - v * known, a / (1 + v * weight)) for a, v in beside.apart)
+        noise /= beside.larger**2
     noises, weights = _pushed(ladder.noise, noise * weight), _pushed(ladder.weight, weight)
     if observed == 1:
         # Of the first no more is known than its power beside that of the second.
@@ -277,7 +300,7 @@ def judge(ladder: Ladder, captured: np.ndarray) -> Ladder:
     live = abs(variance[:, None] - variance) > EPS**0.5 * variance
     more[~live] = 0.0
     doubt = np.log(np.maximum(1 / (variance * typical), 1.0) / ALPHA)
-    ladder, certain = _compared(ladder, more, live, count, doubt)
+    ladder, more, certain = _compared(ladder, more, live, count, doubt)
     kept = (1 - rungs(None)[:, None] / HORIZON) ** count
     squared = kept * ladder.squared + more**2
     gained = np.maximum(kept * ladder.gained + more, -(squared**0.5))  # or a change would be late
@@ -292,8 +315,8 @@ def judge(ladder: Ladder, captured: np.ndarray) -> Ladder:
 
 def _compared(
     ladder: Ladder, more: np.ndarray, live: np.ndarray, count: float, doubt: np.ndarray
-) -> tuple[Ladder, np.ndarray]:
-    """Which rungs are better beyond `doubt` = log(m/α) than which, (J, J)."""
+) -> tuple[Ladder, np.ndarray, np.ndarray]:
+    """What counts of `more`, and which rungs are better than which beyond `doubt` = log(m/α)."""
     known = ladder.judged > 0
     # Of few observations nearly E G², whose own scatter may be far too small.
     square = ladder.square * (1 + doubt / np.maximum(ladder.judged, 1.0))
@@ -301,7 +324,7 @@ def _compared(
     def threshold(n: Any) -> np.ndarray:
         return np.asarray((2 * square * (n + 1) * (doubt + 0.5 * np.log(n + 1))) ** 0.5)
 
-    # So much of one observation counts that AGREEING of them are needed.
+    # So much of one observation counts that AGREEING of them are needed, however heavy the tail.
     most = np.where(known & (square > 0), threshold(AGREEING * count) / AGREEING, inf)
     fresh = np.clip(more, -most, most)
     ahead = np.maximum(ladder.ahead + fresh, 0.0)
@@ -313,7 +336,7 @@ def _compared(
         since=since,
         square=ladder.square + rate * (fresh**2 / count - ladder.square),
         judged=ladder.judged + live,
-    ), certain
+    ), fresh, certain
 
 
 def _copied(ladder: Ladder, certain: np.ndarray) -> Ladder:
@@ -323,7 +346,7 @@ def _copied(ladder: Ladder, certain: np.ndarray) -> Ladder:
     """
     J = len(certain)
     source, best = np.arange(J), np.argmax(np.triu(ladder.ahead, 1), axis=0)
-    lost = certain.any(axis=0)
+    lost = np.asarray(certain.any(axis=0))
     jumped = bool(lost[-1] and best[-1] == 0)
     source[lost] = best[lost]
     source[lost] = source[source[lost]]

@@ -11,7 +11,7 @@ def of_leading(means: np.ndarray, variance: np.ndarray, k: int) -> np.ndarray:
     """G_j = V_jV_jᵀ of the k leading eigenvectors of each mean, (J, p, p)."""
     different, again = _different(means, variance)
     leading = np.linalg.eigh(different)[1][..., -k:]
-    return (leading @ leading.mT)[again]
+    return np.asarray((leading @ leading.mT)[again])
 
 
 def of_pairs(
@@ -35,7 +35,7 @@ def of_pairs(
     each = 1 + np.maximum(turned[:, :, None], turned[:, None, :])  # θ of a column by all its pairs
     captured = known * tangents / each
     captured -= (np.sign(gap) * squares / each).sum(axis=1)[:, None, :] * np.eye(len(gap))
-    return (X @ captured @ X.T)[again]
+    return np.asarray((X @ captured @ X.T)[again])
 
 
 def _different(means: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

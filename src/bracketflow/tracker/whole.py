@@ -31,7 +31,7 @@ from bracketflow.geometry import random_columns
 from bracketflow.observation import centre, refuse_bad
 from bracketflow.tracker import offers
 from bracketflow.tracker.identity import CLOSE, arrange
-from bracketflow.tracker.ladder import Ladder
+from bracketflow.tracker.ladder import TINY, Beside, Ladder, larger
 
 SMALL = 64
 """Columns up to which all n are kept for any k, and turn with every observation: products and
@@ -163,16 +163,15 @@ class Whole(NamedTuple):
         own = Probe(basis, probe.image, probe.background + level, probe.rayleigh, n)
         return view, own, everything
 
-    def compare(self, view: View, k: int, ladder: Ladder) -> tuple[list[tuple[float, float]], bool]:
-        """‖C − M‖² and the variance of M, and whether the observation is nearer to a last one.
+    def compare(self, view: View, k: int, ladder: Ladder) -> Beside:
+        """The observation beside the chosen mean, the longest one, and each of the last two.
 
-        M is the chosen mean, the longest one, and each of the last two observations: ‖·‖² in the k
-        columns, outside of them; of a full basis in all.
+        ‖·‖² in the k columns, outside of them; of a full basis in all.
         """
-        chosen, variance = int(ladder.chosen), ladder.variance
-        others = [(self.window[j], float(variance[j])) for j in {chosen, len(variance) - 1}]
+        n, chosen, variance = len(self.values), int(ladder.chosen), ladder.variance
+        others = [(self.window[j], float(variance[j])) for j in dict.fromkeys((chosen, len(variance) - 1))]
         others += [(C, 1 / w) for C, w in zip(self.last, self.last_weights, strict=True) if w]
-        columns = None if k == len(self.values) else on_host(self.frame[:, :k])
+        columns = None if k == n else on_host(self.frame[:, :k])
         apart, distances = [], []
         for other, v in others:
             beyond = view.window - other
@@ -181,7 +180,14 @@ class Whole(NamedTuple):
             distances.append(float(np.vdot(beyond, beyond)))
             inside = 0.0 if columns is None else columns.T @ beyond
             apart.append((distances[-1] - float(np.vdot(inside, inside)), v))
-        return apart, min(distances) < distances[0]
+        mean = self.window[chosen]
+        along, square = float(np.vdot(view.window, mean)), float(np.vdot(mean, mean))
+        if columns is None:
+            noise = (apart[0][0] - (along - square) ** 2 / max(square, TINY)) / mean.size
+        else:
+            noise = apart[0][0] / (k * (n - k))
+        size = larger(along, square, max(noise, 0.0))
+        return Beside(apart, size, min(distances) < distances[0])
 
     def wait(self, view: View, weight: float, counted: float) -> Whole:
         """The observation waits, with the weight it is counted with."""
