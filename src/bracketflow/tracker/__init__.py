@@ -136,7 +136,8 @@ class EigenTracker:
                     rungs = ladder.judge(rungs, fresh.captured)
             rungs = ladder.absorb(rungs, self.forget)
             mean, kept = mean.follow(rungs, waited, k)
-            spread = spread.entered(kept, state.steps)
+            if beside is not None:
+                spread = spread.entered(kept, state.steps)
             basis, order = mean.basis(k), np.argsort(-mean.values[:k], kind="stable")
         following = advance(state, everything, basis, Memory(mean, rungs, spread))
         return following._replace(order=order), probe

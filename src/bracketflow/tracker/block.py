@@ -72,6 +72,8 @@ class View(NamedTuple):
     """H, (q, q)."""
     beyond: np.ndarray
     """Squared lengths of the first k columns of R, (k,)."""
+    shared: float
+    """<(C − level)X_k, the same of the last observation>."""
 
 
 class Block(NamedTuple):
@@ -95,6 +97,8 @@ class Block(NamedTuple):
     """Weights of the last two observations, 0 where there was none, (2,)."""
     last_beyond: np.ndarray
     """‖R_k‖² of these, (2,)."""
+    last: Array
+    """(C − level)X_k of the last one, (n, k)."""
     offers: np.ndarray
     """Of C every rung would capture <·, H>, (J, q, q)."""
     # What waits.
@@ -125,6 +129,7 @@ class Block(NamedTuple):
             chosen=np.asarray(rungs - 1),
             last_weights=np.zeros(2),
             last_beyond=np.zeros(2),
+            last=xp.zeros_like(basis),
             offers=np.zeros((rungs, q, q)),
             image=xp.zeros_like(columns),
             recent=np.zeros((q, q)),
@@ -162,11 +167,12 @@ class Block(NamedTuple):
             level = along / square
             image = -level * columns
             image += product
-            compressed, size, power, lengths = over_rows(
+            compressed, size, power, lengths, shared = over_rows(
                 contracted(columns, image),
                 frobenius_squared(image),
                 xp.sum(image[:, -1] ** 2),
                 xp.sum(image[:, :k] ** 2, axis=0),
+                xp.sum(image[:, :k] * self.last),
             )
             rayleigh = 0.5 * (compressed + compressed.mT)
             everything = Probe(columns, image, level, rayleigh, q, square=size)
@@ -174,28 +180,31 @@ class Block(NamedTuple):
         inside, lengths = on_host(rayleigh), on_host(lengths)
         rounding = q * epsilon(columns) * lengths
         beyond = np.maximum(lengths - np.einsum("ai,ai->i", inside[:, :k], inside[:, :k]), rounding)
-        view = View(image, float(level), float(power), inside, beyond)
+        view = View(image, float(level), float(power), inside, beyond, float(shared))
         return view, _of_basis(image, rayleigh, level, basis), everything
 
     def compare(self, view: View, k: int, ladder: Ladder) -> Beside:
         """The observation beside the chosen mean, the longest one, and each of the last two.
 
-        ‖·‖² in the k columns, outside of them; which one is nearest shows in the block.
+        ‖·‖² in the k columns, outside of them. What the last one but one has outside of the block
+        is taken to be noise of its own; which one is nearest shows in the block.
         """
-        J, beyond, variance = len(self.levels), float(view.beyond.sum()), ladder.variance
-        others = [(j, float(variance[j]), 0.0) for j in dict.fromkeys((int(ladder.chosen), J - 1))]
-        lasts = zip(self.last_weights, self.last_beyond, strict=True)
-        others += [(J + i, 1 / w, own) for i, (w, own) in enumerate(lasts) if w]
-        apart, distances = [], []
-        for j, v, own in others:
-            inside = (view.inside - self.inside[j])[:, :k]
-            apart.append((float(np.vdot(inside[k:], inside[k:])) + beyond + float(own), v))
-            distances.append(float(np.vdot(inside, inside)))
+        J, chosen, variance = len(self.levels), int(ladder.chosen), ladder.variance
+        differences = (view.inside - self.inside)[:, :, :k]
+        distances = np.sum(differences**2, axis=(1, 2))
+        apart = np.sum(differences[:, k:] ** 2, axis=(1, 2)) + view.beyond.sum()
+        shared = view.shared - np.vdot(view.inside[:, :k], self.inside[-1, :, :k])
+        apart[J:] += self.last_beyond
+        apart[-1] = max(apart[-1] - 2 * shared, 0.0)
+        beside = [(float(apart[j]), float(variance[j])) for j in (chosen, J - 1)]
+        there = np.flatnonzero(self.last_weights)
+        beside += [(float(apart[J + i]), float(1 / self.last_weights[i])) for i in there]
         heights = self.values - np.mean(self.values)  # the level is that of one column, and noisy
         along, square = heights @ np.diagonal(view.inside), heights @ heights
-        noise = apart[0][0] / (k * (row_count(self.columns) - k))
+        noise = beside[0][0] / (k * (row_count(self.columns) - k))
         size = larger(float(along), float(square), noise)
-        return Beside(apart, size, min(distances) < distances[0])
+        foretold = bool(np.any(distances[J + there] < distances[chosen]))
+        return Beside(beside, size, foretold)
 
     def wait(self, view: View, weight: float, counted: float) -> Block:
         """The observation waits, with the weight it is counted with."""
@@ -205,6 +214,7 @@ class Block(NamedTuple):
             inside=np.concatenate([self.inside[:-2], self.inside[-1:], view.inside[None]]),
             last_weights=np.array([self.last_weights[1], weight]),
             last_beyond=np.array([self.last_beyond[1], view.beyond.sum()]),
+            last=contiguous(view.image[:, : self.last.shape[-1]]),
             image=image,
             recent=self.recent + counted * view.inside,
             recent_level=self.recent_level + counted * view.level,
@@ -265,6 +275,7 @@ class Block(NamedTuple):
             inside=inside,
             levels=(1 - gains) * self.levels[ladder.source] + gains * (self.recent_level / waited),
             chosen=np.asarray(chosen),
+            last=self.last @ as_array_of(along[:k, :k], X),
             offers=offers.of_leading(inside[:J], ladder.variance, k),
             image=0 * self.image,
             recent=0 * self.recent,
@@ -297,14 +308,14 @@ class Block(NamedTuple):
         vectors = vectors / np.sqrt(np.maximum(squares, squares[0] * q * epsilon(self.columns)))
         return along @ vectors, across @ vectors
 
-    def figures(self, ladder: Ladder, k: int) -> tuple[np.ndarray, float]:
-        """Averaged eigenvalues of the k columns, and the level; what waits included."""
-        values, level = self.values[:k], float(self.levels[self.chosen])
+    def figures(self, ladder: Ladder) -> tuple[np.ndarray, float]:
+        """Averaged eigenvalues of all columns above the level, and that; what waits included."""
+        values, level = self.values, float(self.levels[self.chosen])
         if waits := ladder.awaited:
             share = 1 / ladder.memory
-            values = values + share * (np.diagonal(self.recent)[:k] - waits * values)
+            values = values + share * (np.diagonal(self.recent) - waits * values)
             level += share * (float(self.recent_level) - waits * level)
-        return values + level, level
+        return values, level
 
 
 def _of_basis(image: Array, rayleigh: Array, level: Any, basis: Array) -> Probe:

@@ -17,11 +17,11 @@ the shorter one is better if its advantage, summed, exceeds one standard error; 
 that no shorter one is better than is chosen. Nothing is lost by that: it is asked anew every time.
 
 **Forgetting for good.** Where a shorter rung is better beyond doubt, the longer one becomes a copy
-of the one that captured most since; if that is the first rung, the signal has jumped. With G the
-advantage since it was last zero, n observations ago, and s² its usual square,
-exp(G²/2s²(n+1))/√(n+1) is a mixture of supermartingales while the shorter rung is no better
-(Robbins): it passes m/α with probability α/m at most. m being the observations that would be lost,
-a mean that grows to m has seen false alarms with a probability of about α log m in all.
+of the shortest with half of that evidence; if the first rung replaces the last one, the signal has
+jumped. With x the advantage in one observation and s² its usual square, L ← max(L + x/s − ½, 0) is
+Page's cumulative sum for a rung that is better by s: while it is no better, exp(Σ x/s − ½) is a
+supermartingale, and L passes log(m/α) with probability α/m at most. m being the observations that
+would be lost, a mean that grows to m has seen false alarms with a probability of about α log m.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from __future__ import annotations
 from functools import lru_cache
 from math import inf
 from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import stdtrit
@@ -102,11 +102,9 @@ class Ladder(NamedTuple):
     squared: np.ndarray
     """Σ of the squares of that."""
     ahead: np.ndarray
-    """G: Σ of how much more rung i captured since that was last zero."""
-    since: np.ndarray
-    """n: observations since then."""
+    """L: log of the evidence that rung i is better."""
     square: np.ndarray
-    """s²: usual square of that for one observation."""
+    """s²: usual square of how much more rung i captured of one, in units of √|v_i − v_j|."""
     judged: np.ndarray
     """How often they were not the same mean."""
     # Where the ladder stands.
@@ -163,7 +161,6 @@ def start(forget: float | None) -> Ladder:
         gained=pair,
         squared=pair,
         ahead=pair,
-        since=pair,
         square=pair,
         judged=pair,
         chosen=none + J - 1,
@@ -297,17 +294,19 @@ def judge(ladder: Ladder, captured: np.ndarray) -> Ladder:
     shorter = places[:, None] < places
     more = count * (captured[:, None] - captured)
     # Young rungs are the same mean but for rounding, which must not decide.
-    live = abs(variance[:, None] - variance) > EPS**0.5 * variance
+    distance = abs(variance[:, None] - variance)
+    live = distance > EPS**0.5 * variance
     more[~live] = 0.0
+    scale = (distance + TINY) ** 0.5  # how far the two means lie apart: what it goes with
     doubt = np.log(np.maximum(1 / (variance * typical), 1.0) / ALPHA)
-    ladder, more, certain = _compared(ladder, more, live, count, doubt)
+    ladder, certain = _compared(ladder, more / scale, live, count, doubt)
     kept = (1 - rungs(None)[:, None] / HORIZON) ** count
     squared = kept * ladder.squared + more**2
     gained = np.maximum(kept * ladder.gained + more, -(squared**0.5))  # or a change would be late
     ladder = ladder._replace(gained=gained, squared=squared, source=places)
     certain &= shorter
     if certain.any():
-        ladder = _copied(ladder, certain)
+        ladder = _copied(ladder, certain, doubt)
     better = shorter & (ladder.judged >= AGREEING) & (ladder.gained > ladder.squared**0.5)
     chosen = np.flatnonzero(~better.any(axis=0))[-1]
     return ladder._replace(chosen=ladder.chosen * 0 + chosen)
@@ -315,47 +314,43 @@ def judge(ladder: Ladder, captured: np.ndarray) -> Ladder:
 
 def _compared(
     ladder: Ladder, more: np.ndarray, live: np.ndarray, count: float, doubt: np.ndarray
-) -> tuple[Ladder, np.ndarray, np.ndarray]:
-    """What counts of `more`, and which rungs are better than which beyond `doubt` = log(m/α)."""
-    known = ladder.judged > 0
+) -> tuple[Ladder, np.ndarray]:
+    """Which rungs are better than which beyond `doubt` = log(m/α), (J, J)."""
     # Of few observations nearly E G², whose own scatter may be far too small.
-    square = ladder.square * (1 + doubt / np.maximum(ladder.judged, 1.0))
-
-    def threshold(n: Any) -> np.ndarray:
-        return np.asarray((2 * square * (n + 1) * (doubt + 0.5 * np.log(n + 1))) ** 0.5)
-
-    # So much of one observation counts that AGREEING of them are needed, however heavy the tail.
-    most = np.where(known & (square > 0), threshold(AGREEING * count) / AGREEING, inf)
-    fresh = np.clip(more, -most, most)
-    ahead = np.maximum(ladder.ahead + fresh, 0.0)
-    since = np.where(ahead > 0, ladder.since + count, 0.0)
+    deviation = (ladder.square * (1 + doubt / np.maximum(ladder.judged, 1.0))) ** 0.5
+    # So much of one observation counts that AGREEING of them are needed.
+    most = doubt / AGREEING + 0.5 * count
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        units = np.where(deviation > 0, np.clip(more / deviation, -most, most), 0.0)
+    gained = np.where(deviation > 0, units - 0.5 * count, 0.0)
+    fresh = np.where(deviation > 0, units * deviation, more)
+    ahead = np.maximum(ladder.ahead + gained, 0.0)
     rate = live / np.minimum(ladder.judged + 1, KEPT)
-    certain = known & (since >= AGREEING) & (ahead > threshold(since))
     return ladder._replace(
         ahead=ahead,
-        since=since,
         square=ladder.square + rate * (fresh**2 / count - ladder.square),
         judged=ladder.judged + live,
-    ), fresh, certain
+    ), ahead > doubt
 
 
-def _copied(ladder: Ladder, certain: np.ndarray) -> Ladder:
-    """Rungs that another one is better than beyond doubt, [i, j], become copies of the best one.
+def _copied(ladder: Ladder, certain: np.ndarray, doubt: np.ndarray) -> Ladder:
+    """Rungs that another one is better than beyond doubt, [i, j], become copies of a shorter one.
 
-    Where that is what came last alone, and the longest rung is replaced, all start anew.
+    Of the shortest with half of that evidence: what it holds is the least old. Where that is the
+    first rung, and the longest one is replaced, the signal has jumped: then all start anew.
     """
     J = len(certain)
-    source, best = np.arange(J), np.argmax(np.triu(ladder.ahead, 1), axis=0)
+    source, best = np.arange(J), np.argmax(np.triu(ladder.ahead > 0.5 * doubt, 1), axis=0)
     lost = np.asarray(certain.any(axis=0))
-    jumped = bool(lost[-1] and best[-1] == 0)
-    source[lost] = best[lost]
-    source[lost] = source[source[lost]]
+    for j in np.flatnonzero(lost):
+        source[j] = source[best[j]]
+    jumped = bool(source[-1] == 0)
     if jumped:
         source[:] = 0
     anew = source != np.arange(J)
     pairs = {
         name: np.where(anew[:, None] | anew, 0.0, getattr(ladder, name))
-        for name in ("gained", "squared", "ahead", "since", "square", "judged")
+        for name in ("gained", "squared", "ahead", "square", "judged")
     }
     return ladder._replace(
         shares=ladder.shares[source],

@@ -122,13 +122,14 @@ def _each(state: State, figure: Any) -> np.ndarray:
 
 def _values_of_member(state: State) -> np.ndarray:
     mean, ladder, _ = Memory(*state.memory)
-    return mean.figures(ladder, state.basis.shape[-1])[0]
+    values, level = mean.figures(ladder)
+    return np.asarray(values[: state.basis.shape[-1]] + level)
 
 
 def _background_of_member(state: State) -> float:
     (mean, ladder, _), k = Memory(*state.memory), state.basis.shape[-1]
-    n, level = row_count(state.basis), mean.figures(ladder, k)[1]
-    others = mean.values[k:] if k < n else mean.values  # above the level
+    n, (values, level) = row_count(state.basis), mean.figures(ladder)
+    others = values[k:] if k < n else values
     return float(level + np.sum(others) / max(n - k, 1))
 
 

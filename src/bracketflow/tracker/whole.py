@@ -27,7 +27,7 @@ from bracketflow.core import (
     on_host,
     trace,
 )
-from bracketflow.geometry import random_columns
+from bracketflow.geometry import orthonormal_columns, random_columns
 from bracketflow.observation import centre, refuse_bad
 from bracketflow.tracker import offers
 from bracketflow.tracker.identity import CLOSE, arrange
@@ -113,7 +113,7 @@ class Whole(NamedTuple):
         return cls(
             means=(none,) * rungs if large else (),
             window=square,
-            through=random_columns(n, p, rng=0, like=basis) if large else basis[:, :0],
+            through=_window(n, like=basis) if large else basis[:, :0],
             levels=np.zeros(rungs),
             frame=contiguous(frame) if large else on_host(frame),
             values=np.zeros(n),
@@ -169,7 +169,9 @@ class Whole(NamedTuple):
         ‖·‖² in the k columns, outside of them; of a full basis in all.
         """
         n, chosen, variance = len(self.values), int(ladder.chosen), ladder.variance
-        others = [(self.window[j], float(variance[j])) for j in dict.fromkeys((chosen, len(variance) - 1))]
+        others = [
+            (self.window[j], float(variance[j])) for j in dict.fromkeys((chosen, len(variance) - 1))
+        ]
         others += [(C, 1 / w) for C, w in zip(self.last, self.last_weights, strict=True) if w]
         columns = None if k == n else on_host(self.frame[:, :k])
         apart, distances = [], []
@@ -273,16 +275,20 @@ class Whole(NamedTuple):
             vectors[:, -1] *= -1.0
         return vectors, values[order], kept
 
-    def figures(self, ladder: Ladder, k: int) -> tuple[np.ndarray, float]:
-        """Averaged eigenvalues of the k columns, and the level; what waits included."""
-        values, level = self.values[:k], float(self.level)
+    def figures(self, ladder: Ladder) -> tuple[np.ndarray, float]:
+        """Averaged eigenvalues of all columns above the level, and that; what waits included."""
+        values, level = self.values, float(self.level)
         if waits := ladder.awaited:
-            share, X = 1 / ladder.memory, self.frame[:, :k]
+            share, X = 1 / ladder.memory, self.frame
             recent = self.recent if self.means else self.recent_window
             quotients = on_host(column_inner(X, recent @ X))
             values = values + share * (quotients - waits * values)
             level += share * (float(self.recent_level) - waits * level)
-        return values + level, level
+        return values, level
+
+
+def _window(n: int, like: Array) -> Array:
+    return orthonormal_columns(random_columns(n, WINDOW, rng=0, like=like))
 
 
 class FullProbe(Probe):
