@@ -295,6 +295,19 @@ def test_copies_of_graded_eigenvalues_are_found_within_the_limit():
         assert result.eigenvalues == pytest.approx(values[:3], abs=64 * EPS * values[0])
 
 
+def test_a_search_does_not_find_the_same_for_ever():
+    """Vectors of a cluster that have converged as little as they must leave a rest of which the
+    second chain makes one more: that is for the first chain to settle.
+    """
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        values = np.repeat(np.linspace(1, 0, 7), 8) - 1e-7 * rng.uniform(size=56)
+        result = bf.decompose(product_of(np.sort(values)[::-1]), 15, tol=1e-6, rng=seed)
+        assert result.converged
+        # A chain through all of the space, one search of that length, and what measures the result.
+        assert result.state.matvecs <= 2 * 56 + 15
+
+
 def test_a_tensor_of_one_eigenvalue():
     """One product shows a Krylov space of one dimension, all of it."""
     result = bf.decompose(3 * torch.eye(4, dtype=torch.float64), 1, rng=0)

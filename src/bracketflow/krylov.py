@@ -439,20 +439,31 @@ class _Lanczos:
         self.locked, self.border = 0, None
 
     def turn_to_found(self, mu: float, margin: float) -> Steps[None]:
-        """End a search that has found something: its leading Ritz vector becomes a row of S.
+        """End a search that has found something: its leading Ritz vector f becomes a row of S.
 
-        Beside it are kept k rows of L, and others as long as w may be forgotten.
+        Beside it are kept k rows of L, and others as long as w may be forgotten. Of C̃ the quotient
+        of f was above μ, with the part that w and the rows not kept have in it. Where it is not
+        without, f is nothing that the chain from w does not hold, which then goes on instead.
         """
         self.missed = 1.0
         if self.forgettable:
             self.unlock()
             return
-        _, turn, _ = self.ritz(self.locked)
+        found_values, turn, _ = self.ritz(self.locked)
         found = self.small(turn[:, 0].copy()) @ self.rows[self.locked : self.size]
+        share = float(over_rows(self.border @ found)) ** 2
+        spent = self.size - self.locked
         self.unlock()
         values, turn, along = self.ritz()
         cost = _cost(values[self.k :], along[self.k :], mu, margin)
-        self.compress(turn[:, : self.k + int(np.searchsorted(cost, 0.25 * margin))])
+        kept = int(np.searchsorted(cost, 0.25 * margin))
+        lost = cost[-1] - (cost[kept - 1] if kept else 0.0) if len(cost) else 0.0
+        if found_values[0] - share * lost <= mu:
+            for _ in range(spent):
+                if self.steps < self.max_steps and self.size < self.n:
+                    yield from self.extend()
+            return
+        self.compress(turn[:, : self.k + kept])
         self.drop()
         self.orthogonalise(found, self.size)
         if self.steps < self.max_steps:
