@@ -360,7 +360,7 @@ ENTRIES = (
     Entry("`BrockettFlow()`, N = I", 20, stepped(bf.BrockettFlow(), K, 400)),
     Entry("`EigenTracker()`", 20, stepped(bf.EigenTracker(), None, 200), full=True),
     Entry("`EigenTracker(k)`", 20, stepped(bf.EigenTracker(K), K, 200)),
-    Entry("`EigenTracker(k)`, n = 100", 100, stepped(bf.EigenTracker(K), K, 200)),
+    Entry("`EigenTracker(k)`, n = 150", 150, stepped(bf.EigenTracker(K), K, 120)),
     Entry('`track(…, k, which="smallest")`', 20, tracked()),
     Entry("`run(EigenTracker(k), …)`", 20, ran(bf.EigenTracker(K))),
     Entry("`run(BrockettFlow(), …)`", 20, ran(bf.BrockettFlow())),
@@ -475,7 +475,7 @@ above {allowed} times that are in bold.
 
 * **Spectra**, spread 10: *flat*, 10, 8, 6.5 and a bulk of equal eigenvalues, of which only the
   first three vectors are compared; *linear*, evenly spaced. n is {small} for flows on SO(n), 40 for
-  `decompose`, 100 where it says so, and 20 otherwise; k = {k}.
+  `decompose`, 150 where it says so, and 20 otherwise; k = {k}.
 * **Streams**: *still*, the same matrix in every observation; *drifting*, it turns by 1e-3 a step;
   *jumping*, another basis from the middle on. The last two with noise, symmetric, of size
   {noise} an entry.

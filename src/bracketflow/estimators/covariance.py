@@ -111,8 +111,10 @@ def _leading(stack: Array, columns: int) -> tuple[Array, Array]:
 
 
 def _unseen_level(variance: Array, values: Array) -> float:
-    """Mean of the eigenvalues beside `values`, from the trace; the lowest of these at most, and
-    where there are no others."""
+    """Mean of the eigenvalues beside `values`, from the trace, or the lowest of these.
+
+    The latter where there are no others, or where rounding puts their mean above it.
+    """
     unseen = len(variance) - len(values)
     if unseen == 0:
         return float(values[-1])
