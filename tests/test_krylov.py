@@ -171,10 +171,16 @@ def test_a_run_says_that_it_cannot_know_of_copies():
     assert run.converged
     assert run.eigenvalues == pytest.approx([3, 1])
     assert run.missed_probability is None
-    assert "copy of a repeated eigenvalue may still be missing" in run.status.value
+    assert "where it is None nobody has looked" in run.status.value
     found = bf.decompose(matrix, 2, rng=0)
     assert found.eigenvalues == pytest.approx([3, 3])
     assert found.missed_probability <= 1e-6
+
+
+def test_of_a_full_basis_nothing_can_be_missed():
+    method, start = bf.DoubleBracketFlow(), bf.random_basis(3, rng=0, ensemble=(2,))
+    run = bf.run(method, [np.diag([2.0, 2.0, 1.0])], method.init(start))
+    assert (run.missed_probability == np.zeros(2)).all()
 
 
 def test_a_background_that_moves_unannounced_is_not_called_converged():

@@ -105,8 +105,7 @@ def full_basis(operator: Operator, n: int, *, tol: float, max_steps: int) -> Res
     basis = contiguous(xp.broadcast_to(identity, (*operator.ensemble, n, n)))
     method = _Eigh()
     stop = [residual_below(tol), steps_at_most(max_steps)]
-    result = run(method, itertools.repeat(operator), method.init(basis), stop=stop)
-    return replace(result, missed_probability=0.0 * result.state.steps)
+    return run(method, itertools.repeat(operator), method.init(basis), stop=stop)
 
 
 # The leading k ----------------------------------------------------------------------------------
