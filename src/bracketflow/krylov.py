@@ -440,9 +440,9 @@ class _Lanczos:
     def turn_to_found(self, mu: float, margin: float) -> Steps[None]:
         """End a search that has found something: its leading Ritz vector f becomes a row of S.
 
-        Beside it are kept k rows of L, and others as long as w may be forgotten. Of C̃ the quotient
-        of f was above μ, with the part that w and the rows not kept have in it. Where it is not
-        without, f is nothing that the chain from w does not hold, which then goes on instead.
+        Beside it are kept k rows of L, and others as long as w may be forgotten. By them and f one
+        more Ritz value is above μ if fᵀC̃f still is without what the rows not kept have put into σ.
+        If not, nothing would be gained, and the same found again: the chain from w goes on instead.
         """
         self.missed = 1.0
         if self.forgettable:
@@ -454,10 +454,9 @@ class _Lanczos:
         spent = self.size - self.locked
         self.unlock()
         values, turn, along = self.ritz()
-        cost = _cost(values[self.k :], along[self.k :], mu, margin)
-        kept = int(np.searchsorted(cost, 0.25 * margin))
-        lost = cost[-1] - (cost[kept - 1] if kept else 0.0) if len(cost) else 0.0
-        if found_values[0] - share * lost <= mu:
+        cost = np.append(0.0, _cost(values[self.k :], along[self.k :], mu, margin))
+        kept = int(np.searchsorted(cost[1:], 0.25 * margin))
+        if found_values[0] - share * (cost[-1] - cost[kept]) <= mu:
             for _ in range(spent):
                 if self.steps < self.max_steps and self.size < self.n:
                     yield from self.extend()
