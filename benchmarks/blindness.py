@@ -423,7 +423,10 @@ class Line:
             return self.refusals[scene]
         if scene not in self.cells:
             return "–"
-        apart = worst_of(figure.apart for figure in self.cells[scene])
+        figures = [figure.apart for figure in self.cells[scene]]
+        if np.all(np.isnan(figures)):
+            return "ended apart"
+        apart = worst_of(figures)
         return f"**{apart:.2g}**" if apart > ALLOWED * self.ratio else f"{apart:.2g}"
 
     def __str__(self):
