@@ -221,6 +221,23 @@ def test_a_background_does_not_turn_the_components(rng, n_features, size):
     assert rise == pytest.approx(background, rel=1e-6)
 
 
+@pytest.mark.parametrize("n_features", [20, 160])
+def test_the_rounding_of_a_background_does_not_grow_with_the_batches(rng, n_features):
+    clean, noisy = StreamingPCA(3), StreamingPCA(3)
+    count, level = 60, 1e4
+    none = np.zeros((2 * n_features, n_features))
+    scatter = 0.0
+    for _ in range(count):
+        rows = mirrored(spiked(rng, 60, n_features))
+        clean.partial_fit(np.concatenate([rows, none]))
+        noisy.partial_fit(np.concatenate([rows, mirrored(level * np.eye(n_features))]))
+        scatter += rows.T @ rows
+    values = np.linalg.eigvalsh(scatter)[::-1]
+    # As if all rows had come in one batch.
+    tolerance = n_features * EPS * (values[0] + count * 2 * level**2) / (values[2] - values[3])
+    assert error(noisy, clean) <= tolerance
+
+
 def test_error_bars_hold(rng):
     runs, sizes = 300, np.array([4.0, 2.0, 1.0, 1.0])
     for draw, variance in ((rng.uniform, 1 / 12), (rng.laplace, 2.0)):

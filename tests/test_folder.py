@@ -292,6 +292,33 @@ def test_a_full_disk_names_its_file_and_loses_nothing(data, whole, tmp_path, cap
     assert results(out) == whole
 
 
+@pytest.mark.parametrize("name", ["run.json", "checkpoint.bf"])
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_disk_that_does_not_hold_a_new_run_leaves_the_folder_as_it_was(
+    data, tmp_path, capsys, monkeypatch, name, earlier
+):
+    out, command = tmp_path / "run", ["track", str(data), "-k", "2", "--batch", "20"]
+    again = [*command, "--out", str(out), *(["--force"] if earlier else [])]
+    if earlier:
+        for _ in range(2):  # one is on the shelf
+            assert main([*again, "--batch", "40"]) == 0
+    before, real = files(out), os.fsync
+
+    def full(number):
+        if name in os.readlink(f"/proc/self/fd/{number}"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        assert main(again) == 2
+    told = capsys.readouterr().err
+    assert f"{out / name}: No space left on device: the folder is as it was" in told
+    assert files(out) == before
+    assert main(again) == 0
+    assert len(list(out.glob("previous/*"))) == 2 * earlier
+
+
 def test_a_process_whose_files_cannot_grow_says_which_and_can_be_resumed(data, tmp_path):
     out, settings = tmp_path / "run", Settings(k=3, batch=2)
     follow(str(data), tmp_path / "whole", settings)

@@ -171,10 +171,16 @@ def test_a_run_says_that_it_cannot_know_of_copies():
     assert run.converged
     assert run.eigenvalues == pytest.approx([3, 1])
     assert run.missed_probability is None
-    assert "copy of a repeated eigenvalue may still be missing" in run.status.value
+    assert "where it is None nobody has looked" in run.status.value
     found = bf.decompose(matrix, 2, rng=0)
     assert found.eigenvalues == pytest.approx([3, 3])
     assert found.missed_probability <= 1e-6
+
+
+def test_of_a_full_basis_nothing_can_be_missed():
+    method, start = bf.DoubleBracketFlow(), bf.random_basis(3, rng=0, ensemble=(2,))
+    run = bf.run(method, [np.diag([2.0, 2.0, 1.0])], method.init(start))
+    assert (run.missed_probability == np.zeros(2)).all()
 
 
 def test_a_background_that_moves_unannounced_is_not_called_converged():
@@ -293,6 +299,19 @@ def test_copies_of_graded_eigenvalues_are_found_within_the_limit():
         result = bf.decompose(with_values(values, rng), 3, max_steps=200, rng=rng)
         assert result.status in FOUND
         assert result.eigenvalues == pytest.approx(values[:3], abs=64 * EPS * values[0])
+
+
+def test_a_search_does_not_find_the_same_for_ever():
+    """Vectors of a cluster that have converged as little as they must leave a rest of which the
+    second chain makes one more: that is for the first chain to settle.
+    """
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        values = np.repeat(np.linspace(1, 0, 7), 8) - 1e-7 * rng.uniform(size=56)
+        result = bf.decompose(product_of(np.sort(values)[::-1]), 15, tol=1e-6, rng=seed)
+        assert result.converged
+        # A chain through all of the space, one search of that length, and what measures the result.
+        assert result.state.matvecs <= 2 * 56 + 15
 
 
 def test_a_tensor_of_one_eigenvalue():

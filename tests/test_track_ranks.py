@@ -498,14 +498,36 @@ def test_killed_started_again_interrupted_resumed(pool, tmp_path, victim, number
     same(out, tmp_path / "whole")
 
 
-def test_a_rank_that_is_told_to_end_does_not_wait_for_a_stopped_one(pool, tmp_path):
-    """What it has seen is saved, long before torchrun would kill it."""
-    source, out = written(tmp_path / "a.npy", made(16_000)), tmp_path / "run"
-    command = [sys.executable, "-m", "bracketflow", "track", source, "-k", "2", "--batch", "16"]
+HANGS = """
+import pathlib, sys, time
+from bracketflow.cli import main
+from bracketflow.tracking.together import _SharedBatch
+added, calls = _SharedBatch.added, []
+def hanging(batch, *arguments, **options):
+    calls.append(batch)
+    if len(calls) == 150:
+        pathlib.Path(sys.argv[1]).touch()
+        while True:
+            time.sleep(1)
+    return added(batch, *arguments, **options)
+_SharedBatch.added = hanging
+main(sys.argv[2:])
+"""
+
+
+@contextlib.contextmanager
+def two_ranks(source, out, mark=None):
+    """Two ranks without torchrun, in the middle of their run.
+
+    With a `mark`, a file that is made then, the second hangs, and does not hear signals.
+    """
+    track = ["track", source, "-k", "2", "--batch", "16", "--out", str(out)]
+    plain = [sys.executable, "-m", "bracketflow", *track]
+    hangs = [sys.executable, "-c", HANGS, str(mark), *track]
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
-    first, other = (
+    ranks = [
         subprocess.Popen(
-            [*command, "--out", str(out)],
+            plain if mark is None or rank == 0 else hangs,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -513,24 +535,56 @@ def test_a_rank_that_is_told_to_end_does_not_wait_for_a_stopped_one(pool, tmp_pa
             env={**PLAIN, **meeting, "RANK": str(rank)},
         )
         for rank in range(2)
-    )
+    ]
+    series = out / "series.csv"
+
+    def begun():
+        if mark is not None:
+            return mark.exists()
+        return series.exists() and series.read_bytes().count(b"\n") >= 100
+
     try:
-        deadline, series = time.monotonic() + BOUND, out / "series.csv"
-        while not series.exists() or series.read_bytes().count(b"\n") < 100:
-            assert first.poll() is None
+        deadline = time.monotonic() + BOUND
+        while not begun():
+            assert ranks[0].poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        other.send_signal(signal.SIGSTOP)
-        first.send_signal(signal.SIGTERM)
-        _, complaints = first.communicate(timeout=BOUND)
+        yield ranks
     finally:
-        for rank in (first, other):
+        for rank in ranks:
             rank.kill()
             rank.communicate()
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_stopped_rank_is_woken_when_the_others_are_told_to_end(pool, tmp_path, victim):
+    """Whoever it is, the first one too, who alone can save: nothing that was seen is lost."""
+    source, out = written(tmp_path / "a.npy", made(16_000)), tmp_path / "run"
+    with two_ranks(source, out) as ranks:
+        ranks[victim].send_signal(signal.SIGSTOP)
+        ranks[1 - victim].send_signal(signal.SIGTERM)
+        complaints = [rank.communicate(timeout=BOUND)[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [128 + signal.SIGTERM] * 2, complaints
+    manifest = json.loads((out / "run.json").read_text())
+    assert manifest["status"] == "INTERRUPTED"
+    steps = bf.load(out / "checkpoint.bf").state.steps
+    assert steps == (out / "series.csv").read_bytes().count(b"\n") - 2  # the head, and step 0
+    together(pool, source, tmp_path / "whole", settings={"k": 2, "batch": 16})
+    together(pool, source, out, settings={}, resume=True)
+    same(out, tmp_path / "whole")
+
+
+def test_a_rank_that_is_told_to_end_does_not_wait_for_one_that_hangs(pool, tmp_path):
+    """What it has seen is saved, long before torchrun would kill it."""
+    source, out = written(tmp_path / "a.npy", made(16_000)), tmp_path / "run"
+    with two_ranks(source, out, mark=tmp_path / "hangs") as (first, _):
+        first.send_signal(signal.SIGTERM)
+        _, complaints = first.communicate(timeout=BOUND)
     assert first.returncode == 2
     assert "rank 0 of 2 was asked to end and got no answer for 10 s" in complaints
     # Its line may be written; the batch after it is the one that was waited for.
-    assert bf.load(out / "checkpoint.bf").state.steps >= series.read_bytes().count(b"\n") - 2
+    lines = (out / "series.csv").read_bytes().count(b"\n")
+    assert bf.load(out / "checkpoint.bf").state.steps >= lines - 2
     together(pool, source, tmp_path / "whole", settings={"k": 2, "batch": 16})
     together(pool, source, out, settings={}, resume=True)
     same(out, tmp_path / "whole")

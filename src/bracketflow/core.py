@@ -209,9 +209,10 @@ class Status(Enum):
     """Why a run ended. The value is the advice."""
 
     CONVERGED = (
-        "The residuals are below the tolerance, measured on a shift-free scale. For k < n a "
-        "further copy of a repeated eigenvalue may still be missing, which no residual shows: "
-        "decompose looks for it, and `missed_probability` bounds the chance that it missed one."
+        "The residuals are below the tolerance, measured on a shift-free scale: these are "
+        "eigenvectors. Whether one before them was passed over, a further copy of a repeated "
+        "eigenvalue, say, no residual shows: `missed_probability` bounds the chance of that, and "
+        "where it is None nobody has looked: decompose does."
     )
     NOISE_FLOOR = (
         "The error is down to what the noise in the observations allows: "
@@ -457,13 +458,17 @@ class Result:
     events: tuple[Event, ...] = ()
     """What the method noticed: loud observations, jumps, crossings, columns that left."""
     missed_probability: Any = None
-    """Of `decompose`: bound on the probability that one of the eigenvalues asked for was missed, a
-    further copy of a repeated one, say. Random draws of the solver are what it speaks of; for an
-    ensemble an array. None where nobody looked."""
+    """Bound on the probability that one of the eigenvalues asked for was missed, a further copy of
+    a repeated one, say. Of `decompose`: random draws of the solver are what it speaks of. 0 for
+    k = n, where none can be missed. None where nobody looked: in any other run. For an ensemble an
+    array."""
 
     @property
     def converged(self) -> Any:
-        """Whether the status is CONVERGED; for an ensemble a boolean array."""
+        """Whether the status is CONVERGED; for an ensemble a boolean array.
+
+        These are eigenvectors then. Whether they are the leading ones `missed_probability` says.
+        """
         if isinstance(self.status, Status):
             return self.status is Status.CONVERGED
         return np.asarray(self.status == Status.CONVERGED, dtype=bool)

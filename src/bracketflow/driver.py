@@ -306,6 +306,7 @@ def read_off(
         probe=probe,
         bad=bad,
         events=events,
+        missed_probability=0.0 * state.steps if probe.is_square else None,
     )
 
 

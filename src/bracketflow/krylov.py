@@ -105,8 +105,7 @@ def full_basis(operator: Operator, n: int, *, tol: float, max_steps: int) -> Res
     basis = contiguous(xp.broadcast_to(identity, (*operator.ensemble, n, n)))
     method = _Eigh()
     stop = [residual_below(tol), steps_at_most(max_steps)]
-    result = run(method, itertools.repeat(operator), method.init(basis), stop=stop)
-    return replace(result, missed_probability=0.0 * result.state.steps)
+    return run(method, itertools.repeat(operator), method.init(basis), stop=stop)
 
 
 # The leading k ----------------------------------------------------------------------------------
@@ -439,20 +438,30 @@ class _Lanczos:
         self.locked, self.border = 0, None
 
     def turn_to_found(self, mu: float, margin: float) -> Steps[None]:
-        """End a search that has found something: its leading Ritz vector becomes a row of S.
+        """End a search that has found something: its leading Ritz vector f becomes a row of S.
 
-        Beside it are kept k rows of L, and others as long as w may be forgotten.
+        Beside it are kept k rows of L, and others as long as w may be forgotten. By them and f one
+        more Ritz value is above μ if fᵀC̃f still is without what the rows not kept have put into σ.
+        If not, nothing would be gained, and the same found again: the chain from w goes on instead.
         """
         self.missed = 1.0
         if self.forgettable:
             self.unlock()
             return
-        _, turn, _ = self.ritz(self.locked)
+        found_values, turn, _ = self.ritz(self.locked)
         found = self.small(turn[:, 0].copy()) @ self.rows[self.locked : self.size]
+        share = float(over_rows(self.border @ found)) ** 2
+        spent = self.size - self.locked
         self.unlock()
         values, turn, along = self.ritz()
-        cost = _cost(values[self.k :], along[self.k :], mu, margin)
-        self.compress(turn[:, : self.k + int(np.searchsorted(cost, 0.25 * margin))])
+        cost = np.append(0.0, _cost(values[self.k :], along[self.k :], mu, margin))
+        kept = int(np.searchsorted(cost[1:], 0.25 * margin))
+        if found_values[0] - share * (cost[-1] - cost[kept]) <= mu:
+            for _ in range(spent):
+                if self.steps < self.max_steps and self.size < self.n:
+                    yield from self.extend()
+            return
+        self.compress(turn[:, : self.k + kept])
         self.drop()
         self.orthogonalise(found, self.size)
         if self.steps < self.max_steps:

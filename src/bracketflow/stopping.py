@@ -63,7 +63,9 @@ def residual_below(tol: float) -> Stop:
     convergence; the floor is its own status. Its `seen` is the largest extent of the operator seen
     so far: where the tracked eigenvalues are all alike (a null space, say) their own spread is
     rounding. For k = 1, where H has no spread and r_1 = ‖R‖₂, that is the scale, too. Where the
-    spread itself may be rounding of s, all there is to reach is the floor.
+    spread itself may be rounding of s, all there is to reach is the floor. It is that of the
+    observation at hand: where σ² has impulses, a run may end at one of them, its residuals being
+    no more than the rounding of that product.
 
     Residuals prove eigenvectors, not that none was passed over: with one copy of a repeated
     eigenvalue in its span, a basis of k < n columns may converge to the next smaller eigenvalue.

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import timedelta
 from math import inf
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,7 +32,16 @@ from bracketflow.sharding import row_count
 PULSE = timedelta(seconds=0.25)  # Python hears a signal no sooner than a wait ends
 GRACE = 10.0  # seconds for a batch at hand, of the 30 after which torchrun kills
 
-_asked_to_end: ContextVar[Callable[[], bool] | None] = ContextVar("_asked_to_end", default=None)
+
+class _Ending(NamedTuple):
+    """How a rank learns that it is to end, and whom it can wake for that."""
+
+    asked: Callable[[], bool]
+    neighbours: list[int]
+    """Process numbers of the ranks on this machine."""
+
+
+_ending: ContextVar[_Ending | None] = ContextVar("_ending", default=None)
 
 
 class GroupError(ConnectionError):
@@ -63,28 +76,48 @@ def together(collective: Callable[..., Any], *args: Any, group: Any) -> Any:
 
 
 @contextmanager
-def ending_soon(asked: Callable[[], bool]) -> Iterator[None]:
+def ending_soon(asked: Callable[[], bool], group: Any = None) -> Iterator[None]:
     """Within, a sum that ranks do not come to is given up some seconds after `asked()` is true.
 
-    Without it signals are not even heard before the timeout of the process group.
+    Without it signals are not even heard before the timeout of the process group. Ranks of this
+    machine that are stopped are woken first: they cannot end, or save what they hold, otherwise.
     """
-    token = _asked_to_end.set(asked)
+    machine = _machine()
+    told = gathered((machine, os.getpid()), process_group(group))
+    token = _ending.set(_Ending(asked, [number for place, number in told if place == machine]))
     try:
         yield
     finally:
-        _asked_to_end.reset(token)
+        _ending.reset(token)
+
+
+def _machine() -> list[str]:
+    """What process numbers belong to: a machine since its start, and a container of it."""
+    names = [socket.gethostname()]
+    with suppress(OSError):  # elsewhere than on Linux the name must do
+        names.append(Path("/proc/sys/kernel/random/boot_id").read_text("ascii"))
+        names.append(os.readlink("/proc/self/ns/pid"))
+    return names
+
+
+def _wake(processes: list[int]) -> None:
+    """Let stopped processes go on; to others it does nothing."""
+    for number in processes if os.name == "posix" else ():
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(number, signal.SIGCONT)
 
 
 def all_reduce(wire: Any, *, group: Any) -> None:
     """Sum the tensor over the ranks, in place."""
-    asked = _asked_to_end.get()
-    if asked is None or device_of(group).type != "cpu":  # elsewhere nobody waits in the sum itself
+    ending = _ending.get()
+    if ending is None or device_of(group).type != "cpu":  # elsewhere no one waits in the sum itself
         dist.all_reduce(wire, group=group)
         return
     work, end = dist.all_reduce(wire, group=group, async_op=True), inf
     while not done_within(work, PULSE):
-        if asked():
-            end = min(end, time.monotonic() + GRACE)
+        if end == inf and ending.asked():
+            end = time.monotonic() + GRACE
+            _wake(ending.neighbours)
         if time.monotonic() > end:
             raise GroupAbandoned(
                 f"rank {dist.get_rank(group)} of {dist.get_world_size(group)} was asked to end and "

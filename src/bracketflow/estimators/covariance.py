@@ -22,7 +22,8 @@ class Covariance(NamedTuple):
     """The x_i as rows, (q, n), by descending eigenvalue, largest entry positive."""
     spread: Array
     level: float
-    """Mean eigenvalue of the directions outside the columns; 0 for q = n."""
+    """Mean eigenvalue of the directions outside the columns; for q = n the lowest of all, so that
+    a background is not rounded again with every batch."""
     fourth: Array
     """Mean fourth power of the rows along each column."""
     mean: Array
@@ -110,8 +111,11 @@ def _leading(stack: Array, columns: int) -> tuple[Array, Array]:
 
 
 def _unseen_level(variance: Array, values: Array) -> float:
-    """Mean of the eigenvalues beside `values`, from the trace; never above the lowest of these."""
+    """Mean of the eigenvalues beside `values`, from the trace, or the lowest of these.
+
+    The latter where there are no others, or where rounding puts their mean above it.
+    """
     unseen = len(variance) - len(values)
     if unseen == 0:
-        return 0.0
+        return float(values[-1])
     return float(np.clip((variance.sum() - values.sum()) / unseen, 0.0, values[-1]))

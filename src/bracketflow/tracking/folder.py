@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -24,6 +26,7 @@ SERIES = "series.csv"
 EIGENPAIRS = "eigenpairs.npz"
 PAGE = "index.html"
 PREVIOUS = "previous"
+UNFINISHED = "unfinished"  # in there: what is being moved
 
 
 @dataclass(frozen=True)
@@ -85,20 +88,49 @@ class Folder:
         """Another one after any process has written here."""
         return [_stamp(self / name) for name in (MANIFEST, CHECKPOINT, SERIES)]
 
-    def put_aside(self) -> None:
-        """Move an earlier run to previous/1, the next one to previous/2, …
+    @contextmanager
+    def cleared(self) -> Iterator[None]:
+        """Within, the first files of a new run are written; what was there goes to `previous`.
+
+        And comes back where the disk does not hold these files: the folder is then as it was.
+        """
+        shelf = self.put_aside()
+        try:
+            yield
+        except OSError as error:
+            self._put_back(shelf)
+            raise ValueError(
+                f"{error.filename or self.path}: {error.strerror}: the folder is as it was: mend "
+                "that and give the same command again"
+            ) from error
+
+    def put_aside(self) -> Path | None:
+        """Move an earlier run to previous/1, the next one to previous/2, … Gives where it is now.
 
         Through a folder of its own, so that one that was killed here is made good by the next.
         """
         old, shelf = self._contents(), self / PREVIOUS
-        moving = shelf / "unfinished"
+        moving = shelf / UNFINISHED
         if not old and not moving.exists():
-            return
+            return None
         moving.mkdir(parents=True, exist_ok=True)
         for path in old:
             path.rename(moving / path.name)
         numbers = [int(path.name) for path in shelf.iterdir() if path.name.isdecimal()]
-        moving.rename(shelf / str(1 + max(numbers, default=0)))
+        return moving.rename(shelf / str(1 + max(numbers, default=0)))
+
+    def _put_back(self, aside: Path | None) -> None:
+        """Undo `put_aside`: the manifest comes last, for with it the folder holds a run."""
+        for path in self._contents():
+            path.unlink()
+        if aside is None:
+            return
+        moving = aside.rename(aside.with_name(UNFINISHED))
+        for path in sorted(moving.iterdir(), key=lambda path: path.name == MANIFEST):
+            path.rename(self / path.name)
+        moving.rmdir()
+        with suppress(OSError):  # there are others
+            moving.parent.rmdir()
 
     def load_state(self) -> State:
         """The state to go on from."""

@@ -216,16 +216,17 @@ class _Session:
 
     def begin(self, manifest: dict[str, Any], ledger: Ledger, resume: bool) -> None:
         """Make the locked folder ready to go on, or for a new run, which can be resumed at once."""
-        if resume:
+        whole = {**manifest, "status": "RUNNING"}
+        if not resume:
+            with self.folder.cleared():
+                self.folder.write_manifest(whole)
+                self.folder.save_state(self.state, self.method, self.writer.before)
+            return
+        with _remedy_named(self.folder):
             self.writer.go_on_after(series.Written(*ledger.series))
-        else:
-            self.folder.put_aside()
-        # Before anything is cut: a run that says it is whole must be so, whenever this one dies.
-        self.folder.write_manifest({**manifest, "status": "RUNNING"})
-        if resume:
+            # Before anything is cut: a run that says it is whole must be so, whenever it dies.
+            self.folder.write_manifest(whole)
             self.writer.cut()
-        else:
-            self.folder.save_state(self.state, self.method, self.writer.before)
 
     def run(
         self, batches: Iterator[Batch], monitors: Sequence[Monitor], problems: list[str]
