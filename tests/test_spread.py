@@ -1,4 +1,4 @@
-"""Certified on St(k, n): ascent proved by a bound of the spread, given or from the first product."""
+"""Certified on St(k, n): ascent is proved by a bound of the spread, given or from a product."""
 
 import numpy as np
 import pytest
@@ -92,11 +92,15 @@ def test_the_first_product_of_a_haar_start_bounds_the_spread_of_every_kind_of_sp
 def test_a_spread_below_what_was_seen_is_refused_and_the_state_stays(rng):
     c, flow = symmetric(rng, N), bf.BrockettFlow((2, 1), bf.Certified(spread=1.0))
     state = flow.init(bf.random_basis(N, 2, rng=rng))
-    with pytest.raises(ValueError, match=r"spread = 1\.0 is below what a product shows.* = \d"):
+    with pytest.raises(bf.ObservationError, match=r"spread = 1\.0 is below what.* = \d"):
         flow.step(c, state)
     assert state.steps == 0
-    with pytest.raises(ValueError, match=r"spread = 1\.0 is below"):
-        bf.run(flow, [c + noise(rng, N, 0.1)], state, on_bad="skip")
+    result = bf.run(flow, [c, 0.1 * c, c + noise(rng, N, 0.1)], state, on_bad="skip")
+    assert [bad.step for bad in result.bad] == [0, 1]
+    assert result.state.steps == 1
+    both = flow.init(bf.random_basis(N, 2, rng=rng, ensemble=(2,)))
+    with pytest.raises(bf.ObservationError, match=r"wider than given.*\[\(1,\)\]"):
+        flow.step(np.stack([0.1 * c, c]), both)
 
 
 def test_a_tight_spread_is_not_refused_for_the_rounding_of_a_large_background(rng):

@@ -102,8 +102,7 @@ class Certified:
 
     St(k, n): L = 2ν₁(λ_max − λ_min), for `bf.polar` (and `bf.qr` where N = I). For k = n the spread
     is that of H; for k < n no number of products with k columns bounds it for sure. So either give
-    an upper bound for all observations as `spread`, which is refused once a product contradicts it.
-    Or it is taken from the first product: range(H) + 2‖R‖₂/√q holds but with probability 1e-6 if
+    an upper bound for all observations as `spread`; one that shows more is refused. Or it is taken from the first product: range(H) + 2‖R‖₂/√q holds but with probability 1e-6 if
     the start is from `bf.random_basis`, at the price of a step many times shorter; later products
     can only raise it.
     """

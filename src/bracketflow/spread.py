@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from bracketflow.core import Probe, Scalar, namespace, to_host
+from bracketflow.core import ObservationError, Probe, Scalar, namespace, to_host
+from bracketflow.observation import members_of
 from bracketflow.theory import haar_overlap, spread_bound, spread_floor
 
 UNSEEN = 1e-6
@@ -17,13 +18,15 @@ One run in a million. A probability 10^k times larger would make the bound about
 
 
 def given_spread(spread: float, probe: Probe) -> Scalar:
-    """`spread`, one a member, or a ValueError where this product shows more."""
+    """`spread`, one a member; an observation whose product shows more is refused."""
     seen = spread_floor(probe.range, probe.residual_norm)
     excess = to_host(seen - probe.rounding)
     if not np.all(excess <= spread):
-        raise ValueError(
-            f"spread = {spread!r} is below what a product shows, max(range(H), 2‖R‖₂) = "
-            f"{excess.max():.6g}: give a bound of λ_max − λ_min of every observation"
+        raise ObservationError(
+            "wider than given",
+            f"spread = {spread!r} is below what its product shows, max(range(H), 2‖R‖₂) = "
+            f"{excess.max():.6g}: give a bound of λ_max − λ_min of every observation",
+            members_of(excess > spread),
         )
     return spread + 0 * seen
 
