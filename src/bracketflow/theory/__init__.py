@@ -109,6 +109,8 @@ from .landscape import (
     saddle_curvature,
 )
 from .leading import (
+    Ball,
+    Basin,
     brockett_basin,
     brockett_constant,
     brockett_deviation_step,
@@ -197,6 +199,8 @@ from .stochastic import (
 )
 
 __all__ = [
+    "Ball",
+    "Basin",
     "Check",
     "admissible_step",
     "angle_steps",
