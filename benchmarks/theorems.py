@@ -310,6 +310,45 @@ def guard(cases, rng, steps=40):
         "guard: f falls by 2f/(n(n−1)), any step; last column: least ratio", tried, broken, closest
     )
     entries(rng)
+    hostile(rng)
+
+
+def against_the_guard(rotated, kind, rng):
+    """Noise in the frame: off(A) hidden or blown up, its largest entry hidden, or anything."""
+    n = rotated.shape[-1]
+    off = rotated * (1 - np.eye(n))
+    if kind == "largest":
+        off = np.where(np.abs(off) == np.abs(off).max((-2, -1), keepdims=True), off, 0)
+    if kind == "random":
+        off = rng.standard_normal(off.shape)
+        off = theory.trace_free(off + off.mT)
+    sign = 1 if kind == "blown up" else -1
+    return sign * off / np.maximum(norm2(off) ** 0.5, 1e-300)[:, None, None]
+
+
+def hostile(rng, starts=50):
+    """Noise at 0.99 of the limit, chosen at every step in sight of the basis."""
+    tried = broken = outside = 0
+    closest = -np.inf
+    flow = bf.DoubleBracketFlow(guard=True)
+    for n, kind in itertools.product((3, 6, 15), ("hidden", "largest", "blown up", "random")):
+        size = 0.99 * theory.guard_noise_limit(n, 1.0)
+        signal = np.diag(np.arange(n, 0, -1.0))
+        state = flow.init(bf.random_basis(n, rng=rng, ensemble=(starts,)))
+        rotated = state.basis.mT @ signal @ state.basis
+        y = theory.lyapunov(rotated) ** 0.5
+        allowed = theory.guard_entry_steps(y**2, 1.0, n, size)
+        for step in range(1, int(allowed.max()) + 300):
+            turned = size * against_the_guard(rotated, kind, rng)
+            push = state.basis @ turned @ state.basis.mT
+            state, _ = flow.step(signal + 0.5 * (push + push.mT), state)
+            rotated = state.basis.mT @ signal @ state.basis
+            after, bound = theory.lyapunov(rotated) ** 0.5, theory.guard_step(y, 1.0, n, size)
+            broken += np.sum(after > bound * (1 + 1e-12))
+            closest, y, tried = max(closest, np.max(after / bound)), after, tried + starts
+            outside += np.sum((step >= allowed) & ~theory.in_domain(rotated, 0.5))
+    show("guard under hostile noise; last column: largest y over its bound", tried, broken, closest)
+    show("  runs outside of N_{g/2} after the proved entry", tried, outside, np.nan)
 
 
 def entries(rng, n=15, starts=200):
