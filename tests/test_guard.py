@@ -141,6 +141,17 @@ def test_inside_it_leaves_the_flow_to_its_averaging(rng):
         assert np.array_equal(one.basis, two.basis)
 
 
+@pytest.mark.parametrize(("b", "turns"), [(0.0999, False), (0.1001, True)])
+def test_it_lets_go_where_ten_roots_of_f_are_the_separation(b, turns):
+    a = np.diag([2.0, 1.0, 0.0])
+    a[0, 1] = a[1, 0] = b
+    guarded, plain = bf.DoubleBracketFlow(guard=True), bf.DoubleBracketFlow()
+    moved = guarded.step(a, guarded.init(np.eye(3)))[0].basis
+    flow = plain.step(a, plain.init(np.eye(3)))[0].basis
+    assert np.array_equal(moved, flow) != turns
+    assert (bf.lyapunov(moved, a) <= 100 * EPS) == turns
+
+
 def test_inside_a_move_that_would_raise_f_is_replaced_by_the_turn(rng):
     c = np.diag(np.arange(5, 0, -1.0))
     start = bf.cayley(np.eye(5), 1e-3 * theory.givens_direction(5, 0, 4))

@@ -113,6 +113,17 @@ def test_a_tight_spread_is_not_refused_for_the_rounding_of_a_large_background(rn
             state, _ = flow.step(c + background * np.eye(N), state)
 
 
+def test_without_weights_qr_raises_the_objective_as_the_polar_factor_does(rng):
+    """Both span the same space, on which alone tr(XᵀCX) depends."""
+    c, start = symmetric(rng, N), bf.random_basis(N, 3, rng=rng)
+    values = []
+    for retraction in (bf.polar, bf.qr):
+        flow = bf.BrockettFlow(None, bf.Certified(spread=N - 1.0), retraction)
+        values.append(objective(flow.step(c, flow.init(start))[0].basis, c, np.ones(3)))
+    assert values[0] == pytest.approx(values[1], rel=1e-13)
+    assert values[0] > objective(start, c, np.ones(3))
+
+
 def test_it_arrives_at_the_leading_eigenvectors(rng):
     c = symmetric(rng, N)
     vectors = np.linalg.eigh(c)[1][:, ::-1][:, :2]

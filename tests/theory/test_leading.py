@@ -106,6 +106,8 @@ def test_the_gradient_dominates_what_is_missing_of_the_maximum(near_maximum):
         if not 1e4 * EPS * scale < h < reach:
             continue
         field = theory.brockett_field(basis, operator, weights)
+        constant = theory.brockett_constant(weights[0], np.ptp(values))
+        assert np.sum(field**2) <= 2 * constant * (h + 1e3 * EPS * scale)
         ratio = np.sum(field**2) / theory.brockett_dissipation_floor(h, rate, reach)
         assert ratio >= 1 - 1e3 * EPS * scale / h
         tested, tightest = tested + 1, min(tightest, ratio)
