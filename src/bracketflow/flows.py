@@ -101,10 +101,10 @@ class Certified:
     for every n. `bound="paper"`: the printed L_C = (4√n + 8)‖C_e‖₂², which carries a needless √n.
 
     St(k, n): L = 2ν₁(λ_max − λ_min), for `bf.polar` (and `bf.qr` where N = I). For k = n the spread
-    is that of H; for k < n no number of products with k columns bounds it for sure. So either give
-    an upper bound for all observations as `spread`; one that shows more is refused. Or it is taken from the first product: range(H) + 2‖R‖₂/√q holds but with probability 1e-6 if
-    the start is from `bf.random_basis`, at the price of a step many times shorter; later products
-    can only raise it.
+    is that of H; for k < n products show a part of it only. Either give an upper bound for all
+    observations as `spread`; one that shows more is refused. Or leave it out: range(H) + 2‖R‖₂/√q
+    of the first product is a bound that fails with probability 1e-6, if the start is from
+    `bf.random_basis`; it makes the step many times shorter, and later products can only raise it.
     """
 
     fraction: float = 0.9
