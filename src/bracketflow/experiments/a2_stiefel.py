@@ -26,6 +26,7 @@ from bracketflow.experiments.progress import SILENT, Progress
 from bracketflow.experiments.runs import walk
 from bracketflow.flows import BrockettFlow, Certified
 from bracketflow.geometry import polar
+from bracketflow.theory.leading import Ball
 
 TITLE = "The noise ball on the Stiefel manifold"
 CLAIMED = (
@@ -106,12 +107,12 @@ def compute(config: Config, rng: np.random.Generator, progress: Progress = SILEN
     }
 
 
-def _ball(rate: float, reach: float, epsilon: float) -> theory.Ball:
+def _ball(rate: float, reach: float, epsilon: float) -> Ball:
     push = float(theory.brockett_input_bound(WEIGHTS[0], epsilon))
     return theory.brockett_noise_ball(rate, reach, push)
 
 
-def _starts(config: Config, ball: theory.Ball, rng: np.random.Generator) -> Any:
+def _starts(config: Config, ball: Ball, rng: np.random.Generator) -> Any:
     """Frames with y = 0.9 of the basin, in random directions."""
     k, values = len(WEIGHTS), problems.eigenvalues(config.n)
     frames = []
@@ -172,9 +173,7 @@ def _run(
     return (worst, squares / count), path
 
 
-def _row(
-    kind: str, epsilon: float, ball: theory.Ball, sigma2: float, b: int, found: Any, e: int
-) -> Row:
+def _row(kind: str, epsilon: float, ball: Ball, sigma2: float, b: int, found: Any, e: int) -> Row:
     worst, squares = found
     return {
         "kind": kind,

@@ -109,8 +109,6 @@ from .landscape import (
     saddle_curvature,
 )
 from .leading import (
-    Ball,
-    Basin,
     brockett_basin,
     brockett_constant,
     brockett_deviation_step,
@@ -199,8 +197,6 @@ from .stochastic import (
 )
 
 __all__ = [
-    "Ball",
-    "Basin",
     "Check",
     "admissible_step",
     "angle_steps",
