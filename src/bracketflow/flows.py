@@ -221,7 +221,8 @@ class DoubleBracketFlow:
         While 10√f > min |H_ii − H_jj|, the pair with the largest b = |H_ij| is turned until
         H_ij = 0, which lowers f of this observation by b², unless the flow's own move lowers it as
         much: f falls by 2f/(n(n − 1)) at least, from every start, saddles included, whatever step
-        and retraction. After that it only sees to it that f of no observation rises.
+        and retraction. After that it only sees to it that f of no observation rises. It costs
+        three products of k × k matrices a step, none with the operator.
     """
 
     step_size: StepRule
