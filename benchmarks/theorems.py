@@ -284,8 +284,7 @@ def noise(rng, count, n, size):
 
 
 def guard(cases, rng, steps=40):
-    tried = broken = 0
-    closest = np.inf
+    tried, broken, closest = 0, 0, np.inf
     for n, rule in itertools.product((3, 8, 15), (bf.Certified(), bf.Adaptive(), 10.0)):
         count = cases // 9 // steps + 1
         values = spectra(rng, count, n)
@@ -328,8 +327,7 @@ def against_the_guard(rotated, kind, rng):
 
 def hostile(rng, starts=50):
     """Noise at 0.99 of the limit, chosen at every step in sight of the basis."""
-    tried = broken = outside = 0
-    closest = -np.inf
+    tried, broken, outside, closest = 0, 0, 0, -np.inf
     flow = bf.DoubleBracketFlow(guard=True)
     for n, kind in itertools.product((3, 6, 15), ("hidden", "largest", "blown up", "random")):
         size = 0.99 * theory.guard_noise_limit(n, 1.0)
