@@ -1,4 +1,4 @@
-"""Mutation testing of core, geometry, flows and the tracker: which changes does no test notice?
+"""Mutation testing of core, geometry, the flows and the tracker: which changes does no test notice?
 
     make mutation                                a uniform sample of mutants, about 20 minutes
     python benchmarks/mutation.py --share 1      all of them
@@ -45,11 +45,13 @@ import bracketflow
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = Path(bracketflow.__file__).parent
-MODULES = ("core", "geometry", "flows", "tracker")
+MODULES = ("core", "geometry", "givens", "spread", "flows", "tracker")
 TESTS = (
     "core",
     "geometry",
     "flows",
+    "guard",
+    "spread",
     "tracker",
     "tracker_ladder",
     "tracker_means",

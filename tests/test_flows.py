@@ -150,12 +150,12 @@ def test_adaptive_step_on_so_is_the_stated_one_for_every_member(library, rng):
     assert memory == "memory"
 
 
-def test_every_rule_keeps_its_memory_and_starts_with_none_but_adaptive(rng):
+def test_every_rule_keeps_its_memory_on_so_and_those_that_look_back_start_with_nothing_seen(rng):
     probe = observe(symmetric(rng, N), State(bf.random_basis(N, rng=rng)))
     for rule in (bf.Constant(0.1), bf.Decay(1, 2), bf.Certified(), bf.Certified(bound="paper")):
-        assert rule.start() is None
         assert rule.size(probe, 3, "memory", None)[1] == "memory"
-    assert bf.Adaptive().start() == 0
+    assert bf.Constant(0.1).start() is bf.Decay(1, 2).start() is None
+    assert bf.Adaptive().start() == bf.Certified().start() == 0
 
 
 def test_a_flat_operator_is_not_moved_and_a_tiny_one_is():
@@ -366,7 +366,9 @@ def test_configuration_is_kept_as_plain_numbers_and_flags():
     assert bf.Certified(1).fraction == 1
     default = bf.DoubleBracketFlow()
     assert default == bf.DoubleBracketFlow(bf.Certified(), bf.cayley, False)
-    assert default.givens_escape is False
+    assert default.givens_escape is default.guard is False
+    assert bf.DoubleBracketFlow(guard=1).guard is True
+    assert bf.Certified(spread=np.float32(2)) == bf.Certified(0.9, "sharp", 2.0)
     assert bf.DoubleBracketFlow(givens_escape=1).givens_escape is True
     for step in (1, 1.0, np.int64(1), np.float32(1)):
         assert bf.DoubleBracketFlow(step).step_size == bf.Constant(1.0)
@@ -405,7 +407,31 @@ class HalfARule:
         (lambda: bf.BrockettFlow((3, 2, -1)), ValueError, "strictly decreasing and positive"),
         (lambda: bf.BrockettFlow(()), ValueError, "strictly decreasing"),
         (lambda: bf.BrockettFlow((np.nan, 1)), ValueError, "strictly decreasing"),
-        (lambda: bf.BrockettFlow(step=bf.Certified()), ValueError, r"SO\(n\) only"),
+        (lambda: bf.Certified(spread=0.0), ValueError, r"spread must be .* got 0\.0"),
+        (lambda: bf.Certified(spread=np.nan), ValueError, "spread must be"),
+        (lambda: bf.DoubleBracketFlow(bf.Certified(spread=3)), ValueError, r"spread = 3\.0 is for"),
+        (
+            lambda: bf.BrockettFlow((2, 1), bf.Certified(bound="paper")),
+            ValueError,
+            'bound = "paper',
+        ),
+        (
+            lambda: bf.BrockettFlow((2, 1), bf.Certified(), bf.qr),
+            ValueError,
+            r"proved for bf\.polar.*retraction = <function qr",
+        ),
+        (lambda: bf.BrockettFlow(None, bf.Certified(), bf.cayley), ValueError, "proved for"),
+        (lambda: bf.BrockettFlow((2, 1), guard=True), ValueError, "guard = True has no meaning on"),
+        (
+            lambda: bf.DoubleBracketFlow(guard=True).init(np.eye(4)[:, :3]),
+            ValueError,
+            "n = 4, k = 3",
+        ),
+        (
+            lambda: bf.BrockettFlow(step=bf.Certified()).init(np.eye(4)),
+            ValueError,
+            r"k = n = 4 and no weights.*the same for every basis",
+        ),
         (lambda: bf.BrockettFlow(retraction="polar"), TypeError, "retraction must be a function"),
         (
             lambda: bf.BrockettFlow((2, 1)).init(np.eye(4)[:, :3]),

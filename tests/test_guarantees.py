@@ -8,6 +8,7 @@ import pytest
 from scipy import io, sparse
 
 import bracketflow as bf
+from bracketflow import theory
 from bracketflow.certificates import stationary_deviation
 from bracketflow.cli import main
 from bracketflow.guarantees import guarantees
@@ -71,8 +72,53 @@ def test_what_limits_it_is_said_in_words(matrix, noise_level, words):
     assert words in guarantees(matrix, noise_level).limit
 
 
+def test_the_sharper_ball_says_something_where_the_papers_does_not():
+    """n = 15, λ = 15 … 1, noise 1e-3: y_thr = 0.177, between the two."""
+    g = guarantees(np.diag(np.arange(15.0)), 1e-3)
+    assert g.ball["independent"] < g.ball["sharp"] < theory.entry_threshold(1.0, 0.5)
+    assert g.ball["sharp"] * 56 == pytest.approx(g.ball["bound"])  # 4‖C_e‖/δ = 4·7/0.5
+    assert theory.entry_threshold(1.0, 0.5) < g.ball["bound"]
+    assert g.checks["no escape from the domain"].holds
+
+
+def test_entry_is_promised_below_the_noise_limit_only():
+    matrix = np.diag(np.arange(15.0))
+    limit = guarantees(matrix).entry.noise_limit
+    assert np.ceil(guarantees(matrix).entry.steps) == 956
+    assert 956 < guarantees(matrix, 0.99 * limit).entry.steps < np.inf
+    above = guarantees(matrix, 1.01 * limit)
+    assert above.entry.steps == np.inf
+    assert not above.checks["entry from every start"].holds
+
+
+def test_what_is_proved_of_the_leading_vectors(rng):
+    matrix, name = symmetric(rng, 10), "noise ball of the leading 3"
+    g = guarantees(matrix, 0.05, k=3, weights=(3, 2, 1))
+    assert g.leading.step == pytest.approx(1 / (2 * 3 * 9))
+    assert (g.leading.rate, g.leading.reach) == pytest.approx((1, 1))
+    assert g.leading.noise_limit == pytest.approx(0.5**0.5 / (2**0.5 * 3))
+    assert g.leading.independent < g.leading.ball < g.leading.basin < 1
+    assert g.checks[name].holds
+    above = guarantees(matrix, 1.01 * g.leading.noise_limit, k=3, weights=(3, 2, 1))
+    assert (above.leading.ball, above.leading.basin) == (np.inf, 0)
+    assert not above.checks[name].holds
+    assert guarantees(matrix, k=3).leading.rate == pytest.approx(2)  # N = I: 2(λ_3 − λ_4)
+
+
+def test_a_gap_that_the_weights_do_not_ask_for_may_be_missing():
+    tied = np.diag([3.0, 3.0, 1.0, 0.0])
+    assert guarantees(tied, 0.01, k=2).checks["noise ball of the leading 2"].holds
+    for weights, k in (((2, 1), 2), (None, 1)):
+        g = guarantees(tied, 0.01, k=k, weights=weights)
+        assert g.leading.ball == g.leading.independent == np.inf
+        assert (g.leading.rate, g.leading.reach, g.leading.noise_limit) == (0, 0, 0)
+        assert "repeated" in g.checks[f"noise ball of the leading {k}"].reason
+    assert guarantees(np.eye(3), k=1).leading.step == np.inf
+
+
 def test_no_gap_gives_no_number_that_looks_valid():
     g = guarantees(np.diag([2.0, 2.0, 1.0]), 0.1)
+    assert (g.entry.steps, g.entry.noise_limit) == (np.inf, 0)
     assert g.gap == 0
     assert all(np.isinf(list(g.expected.values())))
     assert all(np.isinf(list(g.ball.values())))
@@ -88,6 +134,13 @@ def test_no_gap_gives_no_number_that_looks_valid():
         (np.triu(np.ones((5, 5))), {}, ValueError, "not symmetric"),
         (np.eye(3), {"noise": -1.0}, ValueError, "noise must be"),
         (np.eye(3), {"target": 0.0}, ValueError, "target must be"),
+        (np.eye(3), {"k": 3}, ValueError, r"at most 2 \(n = 3: leave k out.*got 3"),
+        (np.eye(3), {"k": 0}, ValueError, "k must be at least 1"),
+        (np.eye(3), {"k": 1.5}, TypeError, "k must be a whole number"),
+        (np.eye(3), {"weights": (1,)}, ValueError, "give k, too"),
+        (np.eye(3), {"k": 2, "weights": (1, 2)}, ValueError, "2 positive numbers that do not rise"),
+        (np.eye(3), {"k": 2, "weights": (1,)}, ValueError, r"must be 2 positive.*got \(1,\)"),
+        (np.eye(3), {"k": 2, "weights": (2, 0)}, ValueError, "must be 2 positive"),
         (sparse.eye_array(5000).tocsr(), {}, ValueError, r"n = 5000, too large.*bf\.certify"),
     ],
 )
@@ -135,7 +188,16 @@ def test_certify_prints_a_table_and_json(tmp_path, rng, capsys):
     for words in ("smallest gap    1", "sharp, 1/(12 r²)", "What limits it", "[yes]"):
         assert words in shown
     assert main(["certify", str(tmp_path / "A.npy"), "--noise", "0.5", "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["noise"] == 0.5
+    found = json.loads(capsys.readouterr().out)
+    assert found["noise"] == 0.5
+    assert found["entry"]["steps"] is None
+    arguments = ["certify", str(tmp_path / "A.npy"), "-k", "3", "--weights", "3", "2", "1"]
+    assert main([*arguments, "--noise", "1e-5"]) == 0
+    shown = capsys.readouterr().out
+    for words in ("leading 3, weights 3, 2, 1", "with guard=True", "worst case, sharper"):
+        assert words in shown
+    assert main([*arguments[:-1]]) == 2
+    assert "weights must be 3 positive numbers" in capsys.readouterr().err
 
 
 def test_certify_reads_a_recorded_run(tmp_path, rng, capsys):

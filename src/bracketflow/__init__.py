@@ -28,6 +28,7 @@ from bracketflow.geometry import (
     random_basis,
     subspace_error,
 )
+from bracketflow.guarantees import guarantees
 from bracketflow.monitor import Recorder
 from bracketflow.observation import check_symmetric, lyapunov
 from bracketflow.oracles import as_operator, counted, gram, shifted
@@ -70,6 +71,7 @@ __all__ = [
     "decompose",
     "estimate_noise",
     "gram",
+    "guarantees",
     "load",
     "lyapunov",
     "lyapunov_below",

@@ -25,7 +25,7 @@ from bracketflow.demo import exactness, run_demo, setting_words, summary, verdic
 from bracketflow.demo import write_page as write_demo_page
 from bracketflow.demo.words import figures as demo_figures
 from bracketflow.experiments import command as experiments
-from bracketflow.guarantees import Guarantees, guarantees
+from bracketflow.guarantees import Guarantees, Leading, guarantees
 from bracketflow.solve import decompose
 from bracketflow.streams import load_matrix
 from bracketflow.tracking import command as tracking
@@ -97,6 +97,7 @@ def _parser() -> argparse.ArgumentParser:
         ),
         epilog=(
             "examples:\n  bracketflow certify A.npy --noise 0.05\n"
+            "  bracketflow certify A.npy --noise 0.05 -k 3 --weights 3 2 1\n"
             "  bracketflow certify run.jsonl\n\n"
             "exit code: 0 everything holds, 1 something is not guaranteed, 2 bad input"
         ),
@@ -108,6 +109,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     certify.add_argument(
         "--target", type=float, default=1e-6, help="level of f to be reached (default 1e-6)"
+    )
+    certify.add_argument("-k", type=int, help="also what is proved of the leading k vectors")
+    certify.add_argument(
+        "--weights", type=float, nargs="+", help="k decreasing weights (default: all equal)"
     )
     certify.add_argument("--json", action="store_true", help="machine-readable output")
     certify.set_defaults(handler=_certify)
@@ -156,9 +161,11 @@ def _certify(args: argparse.Namespace) -> int:
         proof = certify_record(_last_record(args.file))
         print(json.dumps(_proof_as_dict(proof)) if args.json else "\n".join(_proof_lines(proof)))
         return 0 if proof.converged else 1
-    promised = guarantees(load_matrix(args.file), args.noise, target=args.target)
+    promised = guarantees(
+        load_matrix(args.file), args.noise, target=args.target, k=args.k, weights=args.weights
+    )
     if args.json:
-        print(json.dumps({"file": str(args.file), **promised.as_dict()}))
+        print(json.dumps(_json_numbers({"file": str(args.file), **promised.as_dict()})))
     else:
         print("\n".join(_guarantee_lines(str(args.file), promised)))
     return 0 if all(check.holds for check in promised.checks.values()) else 1
@@ -195,12 +202,27 @@ def _guarantee_lines(name: str, g: Guarantees) -> Iterator[str]:
     yield ""
     yield f"  noise ‖E‖_F up to {g.noise:g}: √f in the long run"
     yield f"    paper's worst case            {g.ball['bound']:.4g}"
+    yield f"    worst case, sharper           {g.ball['sharp']:.4g}"
     yield f"    independent noise, on average {g.ball['independent']:.4g}"
+    if np.isfinite(g.entry.steps):
+        yield f"  with guard=True, entry from every start in {g.entry.steps:,.0f} steps at most"
     yield ""
+    if g.leading is not None:
+        yield from _leading_lines(g.leading)
+        yield ""
     for what, check in g.checks.items():
         yield f"  [{'yes' if check.holds else 'no ':<3s}] {what}: {check.reason}"
     yield ""
     yield from _wrapped(f"What limits it: {g.limit}")
+
+
+def _leading_lines(leading: Leading) -> Iterator[str]:
+    weights = ", ".join(f"{weight:g}" for weight in leading.weights)
+    yield f"  leading {leading.k}, weights {weights}: y is the root of what is missing of tr(XᵀCXN)"
+    yield f"    step η = 1/(2ν₁·spread)       {leading.step:.4g}, raises it from everywhere"
+    yield f"    rate without noise            1 − {leading.step * leading.rate:.3g} a step, nearby"
+    yield f"    y in the long run, at most    {leading.ball:.4g}, from y < {leading.basin:.4g}"
+    yield f"    independent noise, on average {leading.independent:.4g}"
 
 
 def _proof_as_dict(proof: Certificate) -> dict[str, Any]:
@@ -219,9 +241,11 @@ def _proof_as_dict(proof: Certificate) -> dict[str, Any]:
 
 def _json_numbers(values: Any) -> Any:
     """Numbers for JSON, which has no inf: a bound that could not be given is null."""
+    if isinstance(values, dict):
+        return {name: _json_numbers(value) for name, value in values.items()}
     if isinstance(values, list):
         return [_json_numbers(value) for value in values]
-    return values if np.isfinite(values) else None
+    return None if isinstance(values, float) and not np.isfinite(values) else values
 
 
 def _proof_lines(proof: Certificate) -> Iterator[str]:

@@ -249,7 +249,7 @@ class ObservationError(ValueError):
     ----------
     reason : str
         The short cause: "non-finite", "wrong shape", "wrong type", "not symmetric", "too small",
-        "drowned" or "raised".
+        "drowned", "wider than given" or "raised".
     members : tuple of index tuples
         The ensemble members concerned; empty for a single problem.
     """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from math import isfinite, pi
+from math import isfinite
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -21,12 +21,13 @@ from bracketflow.core import (
     State,
     diagonal,
     frobenius_squared,
-    identity_like,
     namespace,
 )
-from bracketflow.geometry import Retraction, cayley, initial_state, polar
+from bracketflow.geometry import Retraction, cayley, initial_state, polar, qr
+from bracketflow.givens import escaped, guarded
 from bracketflow.observation import advance, observe
 from bracketflow.sharding import row_count
+from bracketflow.spread import bounded_spread, given_spread
 from bracketflow.theory import admissible_step, descent_constant, sharp_descent_constant
 
 # Step sizes -------------------------------------------------------------------------------------
@@ -94,28 +95,42 @@ class Decay:
 
 @dataclass(frozen=True)
 class Certified:
-    """η = fraction/L: guaranteed descent of f on SO(n), from the spectrum of H alone.
+    """η = fraction/L: a step that is proved to lower f on SO(n), to raise tr(XᵀCXN) on St(k, n).
 
-    `bound="sharp"`: L = 12 r², r = (λ_max(H) − λ_min(H))/2, for every n. `bound="paper"`: the
-    printed L_C = (4√n + 8)‖C_e‖₂², which carries a needless √n.
+    SO(n): from the spectrum of H alone. `bound="sharp"`: L = 12 r², r = (λ_max(H) − λ_min(H))/2,
+    for every n. `bound="paper"`: the printed L_C = (4√n + 8)‖C_e‖₂², which carries a needless √n.
+
+    St(k, n): L = 2ν₁(λ_max − λ_min), for `bf.polar` (and `bf.qr` where N = I). For k = n the spread
+    is that of H; for k < n products show a part of it only. Either give an upper bound for all
+    observations as `spread`; one that shows more is refused. Or leave it out: range(H) + 2‖R‖₂/√q
+    of the first product is a bound that fails with probability 1e-6, if the start is from
+    `bf.random_basis`; it makes the step many times shorter, and later products can only raise it.
     """
 
     fraction: float = 0.9
     bound: Literal["sharp", "paper"] = "sharp"
+    spread: float | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction <= 1:
             raise ValueError(f"fraction must be in (0, 1], got {self.fraction!r}")
         if self.bound not in ("sharp", "paper"):
             raise ValueError(f'bound must be "sharp" or "paper", got {self.bound!r}')
+        if self.spread is not None:
+            object.__setattr__(self, "spread", _positive(self.spread, "spread"))
 
-    def start(self) -> None:
-        """Nothing to remember."""
+    def start(self) -> float:
+        """No spread seen; only St(k, n) remembers one."""
+        return 0.0
 
     def size(
         self, probe: Probe, steps: Any, memory: Any, top_weight: float | None
     ) -> tuple[Scalar, Any]:
         """fraction/L, and 0 where H is flat, or so small that its square vanishes."""
+        if top_weight is not None:
+            given = self.spread
+            spread = bounded_spread(probe, memory) if given is None else given_spread(given, probe)
+            return _quotient(self.fraction, 2 * top_weight * spread), spread
         values = probe.ritz_values
         xp = namespace(values)
         moving = probe.range**2 > _least(values)
@@ -202,21 +217,35 @@ class DoubleBracketFlow:
         At a degenerate block, H_ii = H_jj with b = H_ij ≠ 0, the gradient is blind to the pair.
         With this option the largest such pair is turned by π/4, which lowers f by exactly b²,
         whenever that is more than the gradient step promises (η‖Ω‖_F²).
+    guard : bool
+        While 10√f > min |H_ii − H_jj|, the pair with the largest b = |H_ij| is turned until
+        H_ij = 0, which lowers f of this observation by b², unless the flow's own move lowers it as
+        much: f falls by 2f/(n(n − 1)) at least, from every start, saddles included, whatever step
+        and retraction. After that it only sees to it that f of no observation rises. It costs
+        three products of k × k matrices a step, none with the operator.
     """
 
     step_size: StepRule
     retraction: Retraction
     givens_escape: bool
+    guard: bool
 
     def __init__(
         self,
         step: Any = None,
         retraction: Retraction = cayley,
         givens_escape: bool = False,
+        guard: bool = False,
     ):
-        object.__setattr__(self, "step_size", Certified() if step is None else _as_step_rule(step))
+        rule = Certified() if step is None else _as_step_rule(step)
+        if isinstance(rule, Certified) and rule.spread is not None:
+            raise ValueError(
+                f"spread = {rule.spread!r} is for BrockettFlow: on SO(n) H shows it, leave it out"
+            )
+        object.__setattr__(self, "step_size", rule)
         object.__setattr__(self, "retraction", _as_retraction(retraction))
         object.__setattr__(self, "givens_escape", bool(givens_escape))
+        object.__setattr__(self, "guard", bool(guard))
 
     def init(self, basis: Array, rng: Any = None) -> State:
         """State at a square orthonormal basis of either determinant, which the flow keeps."""
@@ -235,9 +264,11 @@ class DoubleBracketFlow:
         omega = generator(probe.rayleigh)
         eta, memory = self.step_size.size(probe, state.steps, state.memory, None)
         basis = self.retraction(state.basis, _per_member(eta, omega) * omega, None)
-        if self.givens_escape:
+        if self.guard:
+            basis = guarded(state.basis, basis, probe.rayleigh)
+        elif self.givens_escape:
             promised = eta * frobenius_squared(omega)
-            basis = _escaped(state.basis, basis, probe.rayleigh, promised)
+            basis = escaped(state.basis, basis, probe.rayleigh, promised)
         return advance(state, probe, basis, memory), probe
 
 
@@ -245,38 +276,6 @@ def generator(rayleigh: Array) -> Array:
     """Ω = [H, diag H], entrywise (H_jj − H_ii) H_ij: exactly skew and exactly shift-free."""
     d = diagonal(rayleigh)
     return (d[..., None, :] - d[..., :, None]) * rayleigh
-
-
-def _escaped(start: Array, moved: Array, rayleigh: Array, promised: Scalar) -> Array:
-    """`start` turned by π/4 in its largest degenerate pair where that beats the gradient step."""
-    xp = namespace(start)
-    k = rayleigh.shape[-1]
-    d = diagonal(rayleigh)
-    gap = abs(d[..., None, :] - d[..., :, None])
-    size = abs(rayleigh) * (1 - identity_like(rayleigh))
-    # Degenerate up to slack: beyond rounding, and still within 1e-6 of the full decrease b².
-    size = xp.where(gap <= 1e-3 * size, size, 0 * size)
-    flat = xp.reshape(size, (*size.shape[:-2], k * k))
-    best = xp.max(flat, axis=-1)
-    pair = xp.argmax(flat, axis=-1)
-    turned = start @ _givens(pair // k, pair % k, rayleigh, pi / 4)
-    return xp.where((best**2 > promised)[..., None, None], turned, moved)
-
-
-def _givens(i: Array, j: Array, like: Array, angle: float) -> Array:
-    """Rotation e^{tΞ}, Ξ = E_ij − E_ji, by `angle` t; I where i = j."""
-    xp = namespace(like)
-    identity = identity_like(like)
-    e_i, e_j = identity[i, :], identity[j, :]
-    plane = _outer(e_i, e_i) + _outer(e_j, e_j)
-    turn = _outer(e_i, e_j) - _outer(e_j, e_i)
-    cosine, sine = float(np.cos(angle)), float(np.sin(angle))
-    rotation = identity + (cosine - 1) * plane + sine * turn
-    return xp.where((i == j)[..., None, None], identity, rotation)
-
-
-def _outer(a: Array, b: Array) -> Array:
-    return a[..., :, None] * b[..., None, :]
 
 
 @dataclass(frozen=True)
@@ -290,7 +289,7 @@ class BrockettFlow:
         None is N = I, the Grassmann case: only the subspace matters, its projector follows
         Ṗ = 2[P, [P, C]].
     step : float or step rule
-        `Adaptive` (default), `Constant`, `Decay`; a float means `Constant`.
+        `Adaptive` (default), `Certified`, `Constant`, `Decay`; a float means `Constant`.
     retraction : function
         `polar` (default), `qr`, `cayley` or `neumann(order)`.
     """
@@ -299,12 +298,21 @@ class BrockettFlow:
     step_size: StepRule
     retraction: Retraction
 
-    def __init__(self, weights: Any = None, step: Any = None, retraction: Retraction = polar):
+    def __init__(
+        self,
+        weights: Any = None,
+        step: Any = None,
+        retraction: Retraction = polar,
+        guard: bool = False,
+    ):
+        if guard:
+            raise ValueError(
+                f"guard = {guard!r} has no meaning on St(k, n), where turning a pair inside the "
+                "frame brings nothing in: bf.DoubleBracketFlow(guard=True) has it for k = n"
+            )
         rule = Adaptive() if step is None else _as_step_rule(step)
         if isinstance(rule, Certified):
-            raise ValueError(
-                "step=Certified(...) is proved for SO(n) only: use bf.Adaptive() or a number"
-            )
+            _check_certified(rule, retraction, weights)
         object.__setattr__(self, "weights", _check_weights(weights))
         object.__setattr__(self, "step_size", rule)
         object.__setattr__(self, "retraction", _as_retraction(retraction))
@@ -322,6 +330,11 @@ class BrockettFlow:
             raise ValueError(
                 f"weights has {len(self.weights)} entries for a basis of k = {k} columns: "
                 "give one weight a column"
+            )
+        if self.rotates and isinstance(self.step_size, Certified) and k == row_count(state.basis):
+            raise ValueError(
+                f"with k = n = {k} and no weights tr(XᵀCX) is the same for every basis, so that "
+                "step=Certified() has nothing to raise: give weights, or use bf.DoubleBracketFlow()"
             )
         return state
 
@@ -347,6 +360,18 @@ def brockett_move(
     nu = _like(weights, h)
     rotation = h * (eta * (nu[None, :] - nu[:, None]))
     return rotation, None if residual is None else residual * (2 * eta * nu)
+
+
+def _check_certified(rule: Certified, retraction: Any, weights: Any) -> None:
+    """Refuse what the theorem on St(k, n) does not speak of."""
+    if rule.bound == "paper":
+        raise ValueError('bound = "paper" is for SO(n): the paper has no constant for St(k, n)')
+    # With N = I only the span counts, which QR shares with the polar factor.
+    if retraction is not polar and not (retraction is qr and weights is None):
+        raise ValueError(
+            f"step=Certified() is proved for bf.polar, and for bf.qr without weights, got "
+            f"retraction = {retraction!r}: use one of those, or step=bf.Adaptive()"
+        )
 
 
 def _check_weights(weights: Any) -> tuple[float, ...] | None:

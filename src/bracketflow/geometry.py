@@ -197,6 +197,11 @@ def _polished(matrix: Array, gram: Array, *, tolerance: float) -> Array:
     return xp.where(drifted[..., None, None], orthonormalise(matrix, gram), matrix)
 
 
+def turned(basis: Array, rotation: Array) -> Array:
+    """X Q for an orthogonal Q, k × k, re-orthonormalised like a retraction's result."""
+    return _combine(basis, None, rotation - identity_like(rotation), None)
+
+
 # Bases ------------------------------------------------------------------------------------------
 
 

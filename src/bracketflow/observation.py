@@ -160,7 +160,7 @@ def advance(state: State, probe: Probe, basis: Array, memory: Any = None) -> Sta
         raise ObservationError(
             "non-finite",
             "the move that it asks for overflows: check the data, or take a shorter step",
-            _members(~finite),
+            members_of(~finite),
         )
     return advance_unchecked(state, probe, basis, memory)
 
@@ -210,7 +210,7 @@ def refuse_bad(probe: Probe, asymmetry: Array, seen: Scalar) -> None:
             "non-finite",
             "the product holds NaN or Inf, or overflows when multiplied with the basis: "
             "check the data, or scale the operator down",
-            _members(~finite),
+            members_of(~finite),
         )
     if not every_member(symmetric):
         raise ObservationError(
@@ -218,7 +218,7 @@ def refuse_bad(probe: Probe, asymmetry: Array, seen: Scalar) -> None:
             f"XᵀCX has a skew part of {float(skew.max()):.2g} beside ‖H‖ = "
             f"{float(size.max()):.2g}: check the operator with bf.check_symmetric, "
             "or pass (A + A.T) / 2",
-            _members(~symmetric),
+            members_of(~symmetric),
         )
     if every_member(audible):
         _refuse_unsquarable(probe, seen)
@@ -228,7 +228,7 @@ def refuse_bad(probe: Probe, asymmetry: Array, seen: Scalar) -> None:
         f"the background {float(level.max()):.3g} leaves no digit for a signal whose spread so "
         f"far was {np.max(to_host(seen)):.3g}: use float64, or subtract the known part of the "
         "background inside the operator",
-        _members(~audible),
+        members_of(~audible),
     )
 
 
@@ -248,11 +248,12 @@ def _refuse_unsquarable(probe: Probe, seen: Scalar) -> None:
                 reason,
                 f"the product is of size {float(size.max()):.2g}, and squares of it cannot be "
                 f"written in {probe.basis.dtype}: scale the operator {way}",
-                _members(mask),
+                members_of(mask),
             )
 
 
-def _members(mask: Array) -> tuple[tuple[int, ...], ...]:
+def members_of(mask: Array) -> tuple[tuple[int, ...], ...]:
+    """Where a per-member condition holds; () for a single problem."""
     if not mask.ndim:
         return ()
     return tuple(tuple(int(i) for i in index) for index in np.argwhere(to_host(mask)))

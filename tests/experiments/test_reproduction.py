@@ -85,6 +85,13 @@ def test_verdicts_that_hold_at_any_size(quick_run):
         assert claims(quick_run, name)[what]["verdict"] == Verdict.WRONG.value, (name, what)
 
 
+@pytest.mark.parametrize("name", ["A2-stiefel", "A7-guard"])
+def test_theorems_of_ours_are_not_refuted_at_any_size(quick_run, name):
+    assert Verdict.WRONG.value not in verdicts(quick_run, name)
+    order = list(EXPERIMENTS)
+    assert order.index(name) == order.index(name[:2]) + 1  # beside the paper's own on the page
+
+
 class Outline(HTMLParser):
     """Which sections a page has, what is inside each, and whether its tags are balanced."""
 

@@ -58,6 +58,29 @@ VALUES = [
     ("growth_ceiling", (3, 2), 72),
     ("distance_bound", (2, 0.5), 1 / (2 - 0.5 * sqrt(2))),
     ("minimum_hessian_bounds", (2, 3), (4, 36)),
+    ("sharp_noise_ball", (1, 0.5), 0.5 / sqrt(2)),
+    ("sharp_iss_step", (2, 0.01, 100, 1, 0.5), 1.98 + 0.00125),
+    ("brockett_constant", (3, 5), 30),
+    ("brockett_dissipation_floor", (1, 3, 4), 4.5),
+    ("brockett_level_step", (1, 0.01, 100, 3, 4, 0.5), 1 - 0.0225 + 0.00125),
+    ("brockett_deviation_step", (1, 0.01, 50, 3, 4, 0.5), 1 - 0.01125 + 0.025),
+    ("brockett_input_bound", (3, 0.5), 1.5 * sqrt(2)),
+    ("brockett_input_limit", (2, 4), 2),
+    ("brockett_noise_ball", (2, 4, 2), (sqrt(2), sqrt(2))),
+    ("brockett_noise_ball", (2, 4, 1.2), (sqrt(0.4), sqrt(3.6))),
+    ("spread_bound", (2, 3, 0.25), 14),
+    ("spread_floor", (2, 3), 6),
+    ("spread_floor", (7, 3), 7),
+    ("haar_overlap", (3, 1, 0.5), 0.25),
+    ("haar_overlap", (2, 1, 0.5), 0.5),
+    ("guard_contraction", (2,), 0),
+    ("guard_contraction", (4,), sqrt(5 / 6)),
+    ("guard_target", (2,), 0.25),
+    ("guard_step", (2, 2, 2, 0.1), 0.25 + 0.05 / sqrt(8) + 0.1 / sqrt(2)),
+    ("guard_step", (2, 2, 2, 4), (2 + 4 * sqrt(2)) / 8 + 4 / sqrt(2)),
+    ("guard_noise_ball", (2, 4), 4 / sqrt(2)),
+    ("guard_noise_limit", (2, 18), 1),
+    ("guard_entry_steps", (1, 8 / e, 2), 2),
     ("decaying_step", (3, 2, 5), 0.25),
     ("rate_constant", (2, 200, 100, 1, 0.25, 0), 4 * 100 * 0.25 / 2),
     ("rate_constant", (2, 200, 100, 1, 0.25, 3), 600),
@@ -118,7 +141,9 @@ def test_no_formula_turns_bad_arguments_into_a_number(function, arguments, _):
 # logarithms, exponentials and counts are NumPy's
 NUMPY_ONLY = """post_entry_steps sample_complexity bernstein_excess givens_profile escape_steps
 printed_escape_steps tracking_gain levy_tail separation_tail separation_quantile
-printed_separation_quantile critical_count angle_steps subspace_steps_floor oja_steps_floor"""
+printed_separation_quantile critical_count haar_overlap
+guard_contraction guard_step guard_noise_limit guard_noise_ball guard_entry_steps
+angle_steps subspace_steps_floor oja_steps_floor"""
 PLAIN = [row for row in VALUES if row[0] not in NUMPY_ONLY.split()]
 
 

@@ -251,3 +251,39 @@ def test_hypotheses_that_fail_are_refused():
         theory.post_entry_steps(9.0, 1.0, 0.5, 0.01, 50.0, 1.0, 0.1)
     with pytest.raises(ValueError, match="deviation"):
         theory.distance_bound(1.0, 0.5)
+
+
+def test_the_descent_lemma_alone_gives_a_sharper_noise_ball_and_a_constant_push_attains_it():
+    """f₊ ≤ (1 − δ²η)f + ½ηŪ², and a push in the plane of the gap settles at Ū/(√2g)."""
+    operator = np.diag([2.0, 1.0, -3.0])
+    step = theory.admissible_step(theory.sharp_descent_constant(2.5))
+    push = 0.002 * theory.givens_direction(3, 0, 1)
+    size, basis = np.linalg.norm(push), np.eye(3)
+    for _ in range(4000):
+        rotated = theory.rotated_operator(operator, basis)
+        level, separation = theory.lyapunov(rotated), theory.diagonal_separation(rotated)
+        basis = basis @ theory.cayley(step * (theory.generator(rotated) + push))
+        bound = theory.sharp_iss_step(
+            level, step, theory.sharp_descent_constant(2.5), separation, size
+        )
+        assert theory.lyapunov(theory.rotated_operator(operator, basis)) <= bound * (1 + 1e-12)
+    ball = theory.sharp_noise_ball(separation, size)
+    assert 0.99 * ball <= level**0.5 <= ball * (1 + 1e-12)
+    norm = theory.trace_free_norm(operator)
+    assert theory.noise_ball(norm, separation, size) / ball == pytest.approx(4 * norm / separation)
+
+
+def test_noisy_steps_in_the_domain_obey_the_sharper_recursion(near_minimum, skew, rng, not_above):
+    for p in near_minimum:
+        push = skew(len(p.norm), p.n)
+        radius = np.ptp(np.linalg.eigvalsh(p.operator), axis=-1) / 2
+        step = 1 / theory.sharp_descent_constant(radius)
+        size = np.sqrt(np.sum(push**2, (-2, -1)))
+        separation = theory.diagonal_separation(p.rotated)
+        generator = theory.generator(p.rotated)
+        moved = p.basis @ theory.cayley(step[:, None, None] * (generator + push))
+        after = theory.lyapunov(theory.rotated_operator(p.operator, moved))
+        level = theory.lyapunov(p.rotated)
+        constant = theory.sharp_descent_constant(radius)
+        bound = theory.sharp_iss_step(level, step * (1 - 1e-12), constant, separation, size)
+        not_above(after, bound, radius**2 + bound)

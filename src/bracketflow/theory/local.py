@@ -95,6 +95,26 @@ def noise_ball_from_noise(norm: Real, separation: Real, noise: Real) -> Real:
     return noise_ball(norm, separation, input_bound(norm, noise))
 
 
+def sharp_noise_ball(separation: Real, input_norm: Real) -> Real:
+    """√f ends below Ū/(√2δ), any η ≤ 1/L  [eq:noise_ball, thm:discrete_noise_ball].
+
+    4‖C_e‖₂/δ times sharper than the paper, which bounds the change of √f by its Lipschitz constant.
+    At η ≤ 1/L the descent lemma itself gives f₊ ≤ f − ½η‖Ω‖_F² + ½η‖U‖_F², and ‖Ω‖_F² ≥ 2δ²f. To
+    first order it is attained by a constant U in the plane of the gap g = δ.
+    """
+    positive(separation=separation)
+    non_negative(input_norm=input_norm)
+    return input_norm / (2**0.5 * separation)
+
+
+def sharp_iss_step(
+    level: Real, step: Real, constant: Real, separation: Real, input_norm: Real
+) -> Real:
+    """f(M_{k+1}) ≤ (1 − δ²η)f(M_k) + ½ηŪ² on N_δ  [lem:discrete_iss_recursion]."""
+    non_negative(level=level, input_norm=input_norm)
+    return level_contraction(step, constant, separation) * level + step * input_norm**2 / 2
+
+
 def iss_envelope(
     steps: Real,
     deviation: Real,
