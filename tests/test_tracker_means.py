@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import bracketflow as bf
-from bracketflow.tracker import EigenTracker, block, offers, whole
+from bracketflow.tracker import EigenTracker, block, offers
 from bracketflow.tracker import ladder as ladders
 from tracker_cases import EPS, eventful, leading, signal, spectrum, stream, symmetric_noise
 
@@ -19,18 +19,12 @@ def still(n, k, steps, seed=0):
     return list(stream(rng, matrix, 3.0, steps)), bf.random_basis(n, k, rng=rng)
 
 
-def centred(C):
-    """C without its level, and that."""
-    level = np.trace(C) / len(C)
-    return C - level * np.eye(len(C)), level
-
-
 def followed(observations, start, forget=None):
-    """Mean, ladder, and what was observed since the last turn, after every observation."""
+    """Mean, ladder, and what came since the last turn, after every observation; mixed weights."""
     tracker, since = EigenTracker(forget=forget), []
     state = tracker.init(start)
-    for C in observations:
-        state, _ = tracker.step(C, state)
+    for t, C in enumerate(observations):
+        state, _ = tracker.step(bf.as_operator(C).derived(weight=1.0 + t % 3), state)
         since.append(C)
         yield state.memory.mean, state.memory.ladder, list(since)
         since = since if state.memory.ladder.waiting else []
@@ -38,7 +32,7 @@ def followed(observations, start, forget=None):
 
 def waiting(shape, forget=None):
     """The same after a still stream, at a moment when some observations wait."""
-    return [parts for parts in followed(*still(*shape, 80), forget) if parts[1].waiting][-1]
+    return [parts for parts in followed(*still(*shape, 100), forget) if parts[1].waiting > 1][-1]
 
 
 def close(found, wanted, size=1e4):
@@ -56,7 +50,9 @@ def test_rungs_are_the_averages_that_the_ladder_says_and_views_and_frame_are_the
         if ladder.waiting:
             continue
         counted, g = ladder.counted[-len(since) :], ladder.gains
-        new, height = centred(np.tensordot(counted / counted.sum(), since, 1))
+        new = np.tensordot(counted / counted.sum(), since, 1)
+        height = np.trace(new) / n
+        new = new - height * np.eye(n)
         rungs = rungs[ladder.source] + g[:, None, None] * (new - rungs[ladder.source])
         levels = levels[ladder.source] + g * (height - levels[ladder.source])
         copied = copied or any(np.diff(ladder.source) != 1)
@@ -67,79 +63,67 @@ def test_rungs_are_the_averages_that_the_ladder_says_and_views_and_frame_are_the
         assert bool(mean.means) == (shape == WINDOWED)
         assert not mean.means or close(np.stack(mean.means), rungs)
     assert copied == (forget is None)
+    assert close(W.T @ W, np.eye(W.shape[1]), 1)  # error bars stand for columns of unit length
 
 
 @pytest.mark.parametrize("shape", [WINDOWED, LEADING, BLOCK])
 def test_figures_are_those_of_the_plain_mean_with_what_waits(shape):
-    tracker, (observations, start) = EigenTracker(forget=0.0), still(*shape, 60)
-    state, total = tracker.init(start), None
+    tracker, (observations, start) = EigenTracker(forget=0.0), still(*shape, 100)
+    state, waited = tracker.init(start), 0
     for t, C in enumerate(observations, 1):
         state, _ = tracker.step(C, state)
-        X, values, waits = (
-            state.basis,
-            tracker.eigenvalues(state, None),
-            state.memory.ladder.waiting,
-        )
+        X, values = state.basis, tracker.eigenvalues(state, None)
         if shape != BLOCK:
-            assert close(values, np.diagonal(X.T @ (sum(observations[:t]) / t) @ X))
-        elif waits:
-            total = total + np.diagonal(X.T @ C @ X)
-            assert close(values, total / t)
+            assert close(values, np.diagonal(X.T @ np.mean(observations[:t], axis=0) @ X))
+        elif waits := int(state.memory.ladder.waiting):
+            recent, waited = np.diagonal(X.T @ sum(observations[t - waits : t]) @ X), waited + 1
+            assert close(t * values, (t - waits) * known + recent)
         else:
-            total = t * values
-
-
-def test_a_large_full_basis_is_seen_through_orthonormal_columns():
-    """What they show scatters as all columns do: error bars are made from it."""
-    mean, ladder, since = waiting(WINDOWED)
-    assert close(mean.through.T @ mean.through, np.eye(whole.WINDOW), 1)
-    N = centred(np.mean(since, axis=0))[0] - mean.means[ladder.chosen]
-    assert np.std(mean.fresh(len(N), ladder).entries) == pytest.approx(np.std(N), rel=0.2)
+            known = values
+    assert waited > 1 or shape != BLOCK
 
 
 @pytest.mark.parametrize("shape", [LEADING, BLOCK])
-def test_what_waits_is_fresh_beside_the_chosen_mean(shape):
-    mean, ladder, since = waiting(shape)
-    (n, k), latest, fresh = shape, np.mean(since, axis=0), mean.fresh(shape[1], ladder)
+def test_what_waits_and_what_comes_are_beside_the_mean_and_the_last_two(shape):
+    (mean, ladder, since), (n, k) = waiting(shape), shape
     X = mean.frame if shape == LEADING else mean.columns
     rungs = X.T @ mean.window @ X if shape == LEADING else mean.inside[:-2]
-    level = np.trace(latest) / n if shape == LEADING else X[:, -1] @ latest @ X[:, -1]
-    seen = X.T @ (latest - level * np.eye(n)) @ X
-    N, tops = (seen - rungs[ladder.chosen])[:, :k], [leading(A, k) for A in rungs]
+
+    def seen(C):
+        level = np.trace(C) / n if shape == LEADING else X[:, -1] @ C @ X[:, -1]
+        H, Y = X.T @ C @ X - level * np.eye(X.shape[1]), C @ X[:, :k]
+        return level, H, np.sum((Y - X @ (X.T @ Y)) ** 2, axis=0)
+
+    weights, fresh = ladder.counted[-len(since) :], mean.fresh(k, ladder)
+    level, H, _ = seen(np.average(since, axis=0, weights=weights))
+    N, tops = (H - rungs[ladder.chosen])[:, :k], [leading(A, k) for A in rungs]
     assert close(fresh.entries[: len(N)], N)
     assert close(fresh.quotients, np.diagonal(N) + level - mean.levels[ladder.chosen])
-    assert fresh.captured == pytest.approx([np.trace(top.T @ seen @ top) for top in tops])
-    # What is outside of a block is independent from one observation to the next.
-    rests = [np.sum((C @ X - X @ (X.T @ C @ X))[:, :k] ** 2, axis=0) for C in since]
-    assert shape == LEADING or close(fresh.entries[-1], sum(rests) ** 0.5 / len(since))
+    assert fresh.captured == pytest.approx([np.trace(top.T @ H @ top) for top in tops])
+    rest = (weights**2 @ [seen(C)[2] for C in since]) ** 0.5 / weights.sum()  # of independent ones
+    assert shape == LEADING or close(fresh.entries[-1], rest)
+    C = still(*shape, 1, seed=5)[0][0]
+    view, *_ = mean.observe(mean.multiplied, C @ mean.multiplied, mean.basis(k), 0.0)
+    others = [(rungs[ladder.chosen], 0.0), *[seen(C)[1:] for C in since[-2:]]]
+    apart = [np.sum((seen(C)[1] - H)[k:, :k] ** 2) + np.sum(seen(C)[2] + own) for H, own in others]
+    pairs = zip(apart, [ladder.variance[ladder.chosen], *1 / weights[-2:]], strict=True)
+    assert mean.compare(view, k, ladder)[0] == [pytest.approx(pair) for pair in pairs]
 
 
 def turned(forget=None, **parts):
     """A block before and after a turn by a new observation and some that waited; H, R of these."""
     mean, ladder, since = waiting(BLOCK, forget)
-    C, X, k = 10 * still(*BLOCK, 1, seed=5)[0][0], mean.columns, BLOCK[1]
+    C, X, k = 100 * still(*BLOCK, 1, seed=5)[0][0], mean.columns, BLOCK[1]
     view, *_ = mean.observe(X, C @ X, mean.basis(k), 0.0)
     ordinary = [(float(ladder.usual) / 2.0, ladders.TINY)]
     ladder = ladders.weigh(ladder, 2.0, view.power, ordinary, forget)
     mean, waited, count = mean.wait(view, 2.0, ladder.counted[-1]), ladder.awaited, len(since) + 1
     ladder = ladders.absorb(ladder, forget)._replace(**parts)
     after, _ = mean.follow(ladder, waited, k)
-    Y = sum(
-        w / waited * (D @ X - (X[:, -1] @ D @ X[:, -1]) * X)
-        for w, D in zip(ladder.counted[-count:], [*since, C], strict=True)
-    )
+    seen, r = np.stack([*since, C]), X[:, -1]
+    Y = seen @ X - (r @ seen @ r)[:, None, None] * X
+    Y = np.tensordot(ladder.counted[-count:] / waited, Y, 1)
     return mean, after, ladder, X.T @ Y, Y - X @ (X.T @ Y)
-
-
-@pytest.mark.parametrize("forget", [None, 0.1])
-def test_the_columns_of_a_block_are_orthonormal_and_the_last_is_the_rest_of_a_random_one(forget):
-    for mean, _, _ in followed(*eventful(np.random.default_rng(6), *BLOCK)[:2], forget):
-        X, z = mean.columns, mean.random
-        assert X.shape[1] == block.WIDTH * BLOCK[1] + 1
-        assert close(X.T @ X, np.eye(X.shape[1]), 10)
-        assert close(X.T @ X, mean.gram, 10)
-        rest = z - X[:, :-1] @ (X[:, :-1].T @ z)
-        assert close(X[:, -1:], rest / np.linalg.norm(rest), 10)
 
 
 @pytest.mark.parametrize("level", [0.0, 1e4])
@@ -155,14 +139,10 @@ def test_a_block_sees_h_and_r_of_an_observation_and_not_its_level(level):
     assert view.beyond == pytest.approx(outside)
     assert view.power == pytest.approx(np.sum((seen @ r) ** 2))
     assert close(probe.rayleigh + probe.background * np.eye(k), basis.T @ shifted @ basis)
-    # Outside of the k columns; of an earlier one no more is known than its length: independent.
-    inside = np.sum((H - mean.inside[1:])[:, k:, :k] ** 2, axis=(1, 2)) + outside.sum()
-    wanted = zip(inside + np.array([0, *mean.last_beyond]), [ladder.variance[1], 1, 1], strict=True)
-    assert mean.compare(view, k, ladder)[0] == [pytest.approx(pair) for pair in wanted]
 
 
 @pytest.mark.parametrize("source", [[0, 1, 2, 3, 4, 5, 6], [0, 0, 2, 2, 4, 0, 3]])
-def test_rungs_follow_to_the_new_columns_by_what_is_known_of_the_observations(source):
+def test_rungs_follow_to_orthonormal_columns_by_what_is_known_of_the_observations(source):
     before, after, ladder, H, R = turned(source=np.array(source))
     X, following, gains = before.columns, after.columns[:, :-1], ladder.gains[:, None, None]
     rungs = (1 - gains) * (X @ before.inside[source] @ X.T)
@@ -173,6 +153,9 @@ def test_rungs_follow_to_the_new_columns_by_what_is_known_of_the_observations(so
     assert not after.inside[:, -1].any()
     assert close(after.inside[ladder.chosen], np.diag(after.values))
     assert np.all(np.diff(after.values[BLOCK[1] : -1]) <= 0)
+    rest = after.random - following @ (following.T @ after.random)
+    assert close(after.columns.T @ after.columns, np.eye(block.WIDTH * BLOCK[1] + 1), 1)
+    assert close(after.columns[:, -1:], rest / np.linalg.norm(rest), 1)
 
 
 @pytest.mark.parametrize("forget", [0.0, 0.03, None])
@@ -181,12 +164,11 @@ def test_a_block_turns_to_the_left_singular_vectors_of_its_mean_and_of_a_shorter
     gains = np.array([1, 0.9, 0.8, 0.7, 0.6, 0.3, 1e-6]) if forget is None else np.array([1, 0.1])
     before, after, ladder, H, R = turned(forget, gains=gains)
     X, chosen, k = before.columns, int(ladder.chosen), BLOCK[1]
-    products = [
-        X @ ((1 - g) * A + g * H) + g * R for g, A in zip(gains, before.inside[:-2], strict=True)
-    ]
+    g = gains[:, None, None]
+    products = X @ ((1 - g) * before.inside[:-2] + g * H) + g * R
     ritz = np.linalg.eigvalsh(X.T @ products[chosen])
     lowest = min(ritz[0], 0.0) - block.CLEARANCE * (ritz[-1] - ritz[0])
-    Z, q = products[chosen] - lowest * X, X.shape[1]
+    Z = products[chosen] - lowest * X
     if forget is None:
         lean = products[chosen - block.SHORTER]
         lean = (lean - lowest * X) @ leading(X.T @ lean, k)
@@ -194,7 +176,7 @@ def test_a_block_turns_to_the_left_singular_vectors_of_its_mean_and_of_a_shorter
         # Where the signal moves to is in the block before the memory is shortened.
         outside = lean - X @ (X.T @ lean)
         assert np.sum((after.columns.T @ outside) ** 2) > 0.5 * np.sum(outside**2)
-    left = np.linalg.svd(Z, full_matrices=False)[0][:, : q - 1]
+    left = np.linalg.svd(Z, full_matrices=False)[0][:, : X.shape[1] - 1]
     assert bf.subspace_error(np.ascontiguousarray(after.columns[:, :-1]), left) < 1e-6
 
 
