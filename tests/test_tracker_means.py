@@ -69,7 +69,7 @@ def test_rungs_are_the_averages_that_the_ladder_says_and_views_and_frame_are_the
 @pytest.mark.parametrize("shape", [WINDOWED, LEADING, BLOCK])
 def test_figures_are_those_of_the_plain_mean_with_what_waits(shape):
     tracker, (observations, start) = EigenTracker(forget=0.0), still(*shape, 100)
-    state, waited = tracker.init(start), 0
+    state, waited, known = tracker.init(start), 0, None
     for t, C in enumerate(observations, 1):
         state, _ = tracker.step(C, state)
         X, values = state.basis, tracker.eigenvalues(state, None)
@@ -128,7 +128,7 @@ def turned(forget=None, **parts):
 
 @pytest.mark.parametrize("level", [0.0, 1e4])
 def test_a_block_sees_h_and_r_of_an_observation_and_not_its_level(level):
-    *_, (mean, ladder, _) = followed(*still(*BLOCK, 30), forget=0.0)
+    *_, (mean, _, _) = followed(*still(*BLOCK, 30), forget=0.0)
     (n, k), X, r, C = BLOCK, mean.columns, mean.columns[:, -1], still(*BLOCK, 1, seed=5)[0][0]
     shifted, seen, basis = C + level * np.eye(n), C - (r @ C @ r) * np.eye(n), mean.basis(k)
     view, probe, _ = mean.observe(X, shifted @ X, basis, 0.0)
