@@ -155,9 +155,9 @@ def test_a_rung_is_chosen_once_it_is_ahead_by_one_standard_error_and_enough_were
     rng, chosen, ladder = np.random.default_rng(10), [], OLD
     gained, squared = np.zeros((J, J)), np.zeros((J, J))
     for step in range(150):
-        ladder = entered(ladder, loud if step % 3 == 1 else 1.0, rng.uniform(0.5, 2))
+        ladder = entered(ladder, loud if step % 9 == 1 else 1.0, rng.uniform(0.8, 1.2))
         count = ladder.awaited / ladder.typical
-        captured = rng.uniform(-2, 2, J) + 0.1 * np.sin(step / 20) * np.arange(J)
+        captured = rng.permutation(J) + 0.1 * np.sin(step / 20) * np.arange(J)
         ladder = ladders.absorb(ladders.judge(ladder, captured), None)
         assert np.array_equal(ladder.source, np.arange(J))  # nothing is beyond doubt
         for i, j in np.ndindex(J, J):
@@ -167,7 +167,7 @@ def test_a_rung_is_chosen_once_it_is_ahead_by_one_standard_error_and_enough_were
         better = np.triu(gained > squared**0.5) & (step + 1 >= ladders.AGREEING)
         chosen.append(max(j for j in range(J) if not better[:, j].any()))
         assert ladder.chosen == chosen[-1]
-    assert len(set(chosen)) > 3
+    assert len(set(chosen)) > 2
 
 
 def test_where_a_shorter_rung_is_better_beyond_doubt_the_longer_one_becomes_its_copy():
