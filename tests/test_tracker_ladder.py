@@ -157,7 +157,7 @@ def test_a_rung_is_chosen_once_it_is_ahead_by_one_standard_error_and_enough_were
     for step in range(150):
         ladder = entered(ladder, loud if step % 9 == 1 else 1.0, rng.uniform(0.8, 1.2))
         count = ladder.awaited / ladder.typical
-        captured = rng.permutation(J) + 0.1 * np.sin(step / 20) * np.arange(J)
+        captured = rng.permutation(J) - 0.2 * np.sin(step / 20) * np.arange(J)
         ladder = ladders.absorb(ladders.judge(ladder, captured), None)
         assert np.array_equal(ladder.source, np.arange(J))  # nothing is beyond doubt
         for i, j in np.ndindex(J, J):
