@@ -15,8 +15,8 @@ LUCK = 1e-4  # with which a test over many seeds fails
 def entered(ladder, noise, weight=1.0, forget=None):
     """The ladder with an observation of this noise for a unit of weight, seen beside the truth."""
     seen = noise / weight
-    apart = [(seen, ladders.TINY)] if ladder.observed else []
-    return ladders.weigh(ladder, weight, seen, apart, forget)
+    beside = ladders.Beside([(seen, ladders.TINY)], 1.0, False) if ladder.observed else None
+    return ladders.weigh(ladder, weight, seen, beside, forget)
 
 
 def fed(noises, weights=1.0, forget=None, together=1):
@@ -120,15 +120,17 @@ def test_of_kept_ordinary_observations_one_is_loud_with_probability_alpha(kind, 
 
 
 def test_the_noise_is_the_least_that_any_mean_allows_but_not_below_the_usual():
-    ladder, first = fed(np.ones(5))[0], ladders.weigh(ladders.start(None), 1.0, 101.0, [])
+    ladder, first = fed(np.ones(5))[0], ladders.weigh(ladders.start(None), 1.0, 101.0)
     for apart, weight, wanted in [
         ([(7.2, 0.2), (1e9, 1.0)], 1.0, 7.0),  # E‖C − M‖² less v times the usual noise
         ([(0.03, 0.25)], 2.0, 0.02),  # the two share it by their variances, 1/2 and 1/4
     ]:
-        noise = ladders.weigh(ladder, weight, 1e9, apart).noise[-1]
+        noise = ladders.weigh(ladder, weight, 1e9, ladders.Beside(apart, 1.0, False)).noise[-1]
         assert noise == pytest.approx(weight * wanted)
     # Of the first one no more is known than its power beside that of the second.
-    assert ladders.weigh(first, 1.0, 2.0, [(8.0, 1.0)]).noise[-2:] == pytest.approx([202, 4])
+    assert ladders.weigh(first, 1.0, 2.0, ladders.Beside([(8.0, 1.0)], 1.0, False)).noise[
+        -2:
+    ] == pytest.approx([202, 4])
 
 
 OLD = fed(np.ones(400))[0]  # enough for all rungs to differ

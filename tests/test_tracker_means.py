@@ -115,7 +115,7 @@ def turned(forget=None, **parts):
     mean, ladder, since = waiting(BLOCK, forget)
     C, X, k = 100 * still(*BLOCK, 1, seed=5)[0][0], mean.columns, BLOCK[1]
     view, *_ = mean.observe(X, C @ X, mean.basis(k), 0.0)
-    ordinary = [(float(ladder.usual) / 2.0, ladders.TINY)]
+    ordinary = ladders.Beside([(float(ladder.usual) / 2.0, ladders.TINY)], 1.0, False)
     ladder = ladders.weigh(ladder, 2.0, view.power, ordinary, forget)
     mean, waited, count = mean.wait(view, 2.0, ladder.counted[-1]), ladder.awaited, len(since) + 1
     ladder = ladders.absorb(ladder, forget)._replace(**parts)
