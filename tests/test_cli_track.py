@@ -101,7 +101,8 @@ def test_track_writes_what_pca_would_find(data, tmp_path, capsys):
 
 
 def test_full_basis_and_no_centring(data, tmp_path, capsys):
-    assert track(data, "-k", N, "--out", tmp_path / "full", "--no-centre", "--json") == 0
+    full = "-k", N, "--out", tmp_path / "full", "--no-centre", "--forget", 0, "--json"
+    assert track(data, *full) == 0
     found = json.loads(capsys.readouterr().out)
     rows = np.load(data)
     second = np.linalg.eigvalsh(rows.T @ rows / ROWS)[::-1]

@@ -184,7 +184,8 @@ def test_refused_observation_leaves_the_state_and_the_rest_of_the_run_untouched(
     mixed = list(itertools.chain(*zip(stream, itertools.cycle(poison), strict=False)))
     result = bf.run(method, mixed, start, on_bad="skip")
     assert same_bits(result.state, clean.state)
-    assert len(result.bad) == 20
+    refused = [entry for entry in result.bad if "loud" not in entry.reason]  # a tracker may add one
+    assert len(refused) == 20
     assert result.bad[0].step == 1
     with pytest.raises(bf.ObservationError):
         bf.run(method, mixed, start)

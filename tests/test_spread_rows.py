@@ -146,7 +146,7 @@ METHODS = {
 
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("count", [2, 3])
-@pytest.mark.parametrize("n", [N, 90])
+@pytest.mark.parametrize("n", [N, 140])
 def test_ranks_do_what_one_process_does(name, count, n):
     method = METHODS[name]
     if n == N and isinstance(method, bf.EigenTracker):
@@ -165,7 +165,7 @@ def test_ranks_do_what_one_process_does(name, count, n):
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_a_tracker_of_few_rows_finds_what_one_process_finds(count):
-    """Ranks keep 5k columns of 11 rows, one process all: the same within the error bar."""
+    """Ranks keep a block of 11 rows, one process all: the same within the error bar."""
     method, ranks = METHODS["tracker"], Ranks(N, count)
     alone, _ = followed(method, slice(None))
     found = ranks(lambda own: followed(method, own))
@@ -178,10 +178,10 @@ def test_a_tracker_of_few_rows_finds_what_one_process_finds(count):
 
 @pytest.mark.parametrize("options", [{"noise": 0.0}, {"noise": 0.0, "jump": 12}, {"jump": 12}])
 def test_a_still_signal_and_a_jump_are_seen_together(options):
-    method, ranks = bf.EigenTracker(K), Ranks(90)
-    alone, expected = followed(method, slice(None), n=90, **options)
+    method, ranks = bf.EigenTracker(K), Ranks(140)
+    alone, expected = followed(method, slice(None), n=140, **options)
     for rank, (states, said) in enumerate(
-        ranks(lambda own: followed(method, own, n=90, **options))
+        ranks(lambda own: followed(method, own, n=140, **options))
     ):
         own = ranks.shards(rank).own
         # Directions that have converged are rounding, and are dropped at a measured size.

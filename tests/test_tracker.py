@@ -434,7 +434,7 @@ def test_batches_of_any_size_agree(n):
 
 @pytest.mark.parametrize(("n", "k"), SHAPES)
 def test_a_still_operator_is_found_to_rounding_under_any_background(n, k):
-    """All n columns at once; a block as far as captured variance tells, which is flat at its top."""
+    """All n columns at once; a block as far as captured variance tells: it is flat at its top."""
     rng = np.random.default_rng(10)
     truth = bf.random_basis(n, rng=rng)
     state = EigenTracker().init(bf.random_basis(n, k, rng=rng))

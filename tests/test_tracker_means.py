@@ -104,10 +104,14 @@ def test_what_waits_and_what_comes_are_beside_the_mean_and_the_last_two(shape):
     assert shape == LEADING or close(fresh.entries[-1], rest)
     C = still(*shape, 1, seed=5)[0][0]
     view, *_ = mean.observe(mean.multiplied, C @ mean.multiplied, mean.basis(k), 0.0)
-    others = [(rungs[ladder.chosen], 0.0), *[seen(C)[1:] for C in since[-2:]]]
-    apart = [np.sum((seen(C)[1] - H)[k:, :k] ** 2) + np.sum(seen(C)[2] + own) for H, own in others]
-    pairs = zip(apart, [ladder.variance[ladder.chosen], *1 / weights[-2:]], strict=True)
-    assert mean.compare(view, k, ladder)[0] == [pytest.approx(pair) for pair in pairs]
+    others = [rungs[ladder.chosen], rungs[-1], *[seen(C)[1] for C in since[-2:]]]
+    own = [0.0, 0.0, *[seen(C)[2].sum() for C in since[-2:-1]]]
+    apart = [np.sum((seen(C)[1] - H)[k:, :k] ** 2) + seen(C)[2].sum() for H in others]
+    apart[:3] = np.add(apart[:3], own)
+    apart[3] += seen(C - since[-1])[2].sum() - seen(C)[2].sum()
+    variances = [ladder.variance[ladder.chosen], ladder.variance[-1], *1 / weights[-2:]]
+    pairs = zip(apart, variances, strict=True)
+    assert mean.compare(view, k, ladder).apart == [pytest.approx(pair) for pair in pairs]
 
 
 def turned(forget=None, **parts):

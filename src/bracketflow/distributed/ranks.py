@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import signal
-import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -93,7 +93,7 @@ def ending_soon(asked: Callable[[], bool], group: Any = None) -> Iterator[None]:
 
 def _machine() -> list[str]:
     """What process numbers belong to: a machine since its start, and a container of it."""
-    names = [socket.gethostname()]
+    names = [platform.node()]
     with suppress(OSError):  # elsewhere than on Linux the name must do
         names.append(Path("/proc/sys/kernel/random/boot_id").read_text("ascii"))
         names.append(os.readlink("/proc/self/ns/pid"))

@@ -115,7 +115,7 @@ class Block(NamedTuple):
     def start(cls, basis: Array, rungs: int, rng: Any) -> Block:
         """Nothing seen: columns beyond k and the reference are random."""
         xp, n, k = namespace(basis), row_count(basis), basis.shape[-1]
-        q = WIDTH * k + 1
+        q = min(WIDTH * k + 1, n)
         drawn = random_columns(n, q - k, rng=0 if rng is None else rng, like=basis)
         columns = orthonormal_columns(xp.concat([basis, drawn], axis=-1))
         columns = contiguous(xp.concat([basis, columns[:, k:]], axis=-1))
@@ -263,10 +263,12 @@ class Block(NamedTuple):
         along, across = along @ turn, across @ turn
         columns = X @ as_array_of(along - H @ across, X)
         columns += self.image @ as_array_of(across / waited, X)
-        gram, shadow = (
-            on_host(part)
-            for part in over_rows(contracted(columns, columns), contracted(columns, z))
-        )
+        gram = on_host(over_rows(contracted(columns, columns)))
+        if (
+            np.linalg.norm(gram - np.eye(q - 1)) > epsilon(X) ** 0.5
+        ):  # more than the next turn mends
+            columns, gram = orthonormal_columns(columns), np.eye(q - 1)
+        shadow = on_host(over_rows(contracted(columns, z)))
         rest = float(max(1 - shadow[:, 0] @ shadow[:, 0], epsilon(X))) ** 0.5
         reference = (z - columns @ as_array_of(shadow, X)) / rest
         block = self._replace(

@@ -48,7 +48,7 @@ AGREEING = 3
 is: two loud ones that happen to be alike come in every long stream."""
 NORMAL = NormalDist().inv_cdf(1 - ALPHA / KEPT)
 """Standard deviations beyond which one in KEPT ordinary numbers lies with probability α."""
-EPS, TINY = np.finfo(float).eps, np.finfo(float).tiny
+EPS, TINY = float(np.finfo(float).eps), float(np.finfo(float).tiny)
 
 
 class Beside(NamedTuple):
@@ -67,8 +67,9 @@ def larger(along: float, square: float, noise: float) -> float:
 
     With ν the variance of an entry of the noise E, <E, M> has the variance 2ν‖M‖².
     """
-    size = along / max(square, TINY)
-    return size if size > max(1.0, NORMAL * (2 * noise / max(square, TINY)) ** 0.5) else 1.0
+    square = max(square, TINY)
+    size, deviation = along / square, (2 * noise / square) ** 0.5
+    return size if size > max(1.0, NORMAL * deviation) else 1.0
 
 
 class Ladder(NamedTuple):
@@ -213,8 +214,8 @@ def weigh(
 
     Every mean M says at most how large its noise is: E‖C − M‖² is that noise, v times the usual
     one, and what M has wrong. An observation of h times the size and of h² times the noise is a
-    larger one, not a noisier one. Whoever fixes the share to forget has the plain average: then
-    nothing is loud.
+    larger one, not a noisier one, if with both taken out it is an ordinary one. Whoever fixes the
+    share to forget has the plain average: then nothing is loud.
     """
     older = ladder.older + ladder.shares[:, 0] ** 2 * (ladder.loud[0] / ladder.weight[0])
     noise, usual, observed = power, float(ladder.usual), int(ladder.observed)
@@ -222,14 +223,16 @@ def weigh(
         # No less than if it were as usual; right after the first observation nothing is usual.
         known = usual if observed > 1 else inf
         noise = min(max(a - v * known, a / (1 + v * weight)) for a, v in beside.apart)
-        noise /= beside.larger**2
-    noises, weights = _pushed(ladder.noise, noise * weight), _pushed(ladder.weight, weight)
+    larger = 1.0 if beside is None else beside.larger * beside.larger
+    noises, weights = _pushed(ladder.noise, noise / larger * weight), _pushed(ladder.weight, weight)
     if observed == 1:
         # Of the first no more is known than its power beside that of the second.
         noises[-2] *= noise / power if power > 0 else 1.0
     usual, loud = 0.0, np.ones(KEPT)
     if observed:
         usual, largest = _usual(noises[max(KEPT - observed - 1, 0) :])
+        if noises[-1] > largest:
+            noises[-1] = noise * weight
         exceeds = noises > largest
         if forget is None and exceeds.any():
             with np.errstate(over="ignore"):  # after a standstill everything is infinitely loud

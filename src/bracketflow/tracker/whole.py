@@ -185,7 +185,8 @@ class Whole(NamedTuple):
         mean = self.window[chosen]
         along, square = float(np.vdot(view.window, mean)), float(np.vdot(mean, mean))
         if columns is None:
-            noise = (apart[0][0] - (along - square) ** 2 / max(square, TINY)) / mean.size
+            shorter = (along - square) / max(square, TINY) ** 0.5
+            noise = (apart[0][0] - shorter * shorter) / mean.size
         else:
             noise = apart[0][0] / (k * (n - k))
         size = larger(along, square, max(noise, 0.0))
