@@ -45,7 +45,7 @@ class EigenTracker:
     Notes
     -----
     One observation is one block product: with n columns for a full basis, and for any k up to
-    n = 64; with 5k columns and a reference beyond that. Noise that is correlated in time looks
+    n = 128; with 6k columns and a reference beyond that. Noise that is correlated in time looks
     like a signal that moves to whoever learns from it: then `forget=0` gives the plain mean.
 
     Examples

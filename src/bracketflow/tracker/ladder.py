@@ -46,8 +46,6 @@ where the advantages of neighbouring observations are one memory long correlated
 AGREEING = 3
 """Observations that must agree before anything is forgotten for good, however clear each of them
 is: two loud ones that happen to be alike come in every long stream."""
-NORMAL = NormalDist().inv_cdf(1 - ALPHA / KEPT)
-"""Standard deviations beyond which one in KEPT ordinary numbers lies with probability α."""
 EPS, TINY = float(np.finfo(float).eps), float(np.finfo(float).tiny)
 
 
@@ -69,7 +67,8 @@ def larger(along: float, square: float, noise: float) -> float:
     """
     square = max(square, TINY)
     size, deviation = along / square, (2 * noise / square) ** 0.5
-    return size if size > max(1.0, NORMAL * deviation) else 1.0
+    beyond = NormalDist().inv_cdf(1 - ALPHA / KEPT)  # of KEPT ordinary ones, with probability α
+    return size if size > max(1.0, beyond * deviation) else 1.0
 
 
 class Ladder(NamedTuple):

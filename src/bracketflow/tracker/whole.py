@@ -169,9 +169,7 @@ class Whole(NamedTuple):
         ‖·‖² in the k columns, outside of them; of a full basis in all.
         """
         n, chosen, variance = len(self.values), int(ladder.chosen), ladder.variance
-        others = [
-            (self.window[j], float(variance[j])) for j in dict.fromkeys((chosen, len(variance) - 1))
-        ]
+        others = [(self.window[j], float(variance[j])) for j in (chosen, len(variance) - 1)]
         others += [(C, 1 / w) for C, w in zip(self.last, self.last_weights, strict=True) if w]
         columns = None if k == n else on_host(self.frame[:, :k])
         apart, distances = [], []
