@@ -261,7 +261,8 @@ def test_track_skips_what_is_no_operator_even_at_the_start(which, rng):
     clean = bf.track(stream, 2, which=which, rng=3)
     result = bf.track(mixed, 2, which=which, rng=3, on_bad="skip")
     assert same_bits(result.state, clean.state)
-    assert [bad.step for bad in result.bad] == [0, 0, 20, 20, 20]
+    refused = [bad.step for bad in result.bad if "loud" not in bad.reason]
+    assert refused == [0, 0, 20, 20, 20]
     with pytest.raises(TypeError, match="operator must be"):
         bf.track(mixed, 2, which=which)
     with pytest.raises(ValueError, match="no operator among its 2 observations"):

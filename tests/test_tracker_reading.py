@@ -127,7 +127,8 @@ def test_the_memory_of_a_still_stream_is_its_total_weight(n, k, weight):
     if loud == 0 and n == 12:  # the first steps of a block find it, and look louder in hindsight
         assert memory == pytest.approx(80 * weight, rel=1e-9)
     else:
-        assert 72 * weight < memory <= (1 + 1e-9) * 80 * weight
+        most = (1 + 1e-9) * 80 * weight
+        assert (0.9 if n == 12 else 0.7) * most < memory <= most
 
 
 def test_bars_of_a_vector_are_those_of_first_order_perturbation():

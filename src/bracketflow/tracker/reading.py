@@ -29,7 +29,9 @@ class Spread(NamedTuple):
     quotients: np.ndarray
     """The same of the absolute Rayleigh quotients of the k columns, (k,)."""
     observed: np.ndarray
-    """Observations in these means, ()."""
+    """Turns in these means, ()."""
+    late: np.ndarray
+    """Of the last observations those recognised late as louder than all others together, ()."""
     came: np.ndarray
     """Step at which the vector in each column came in, (k,)."""
 
@@ -40,24 +42,26 @@ class Spread(NamedTuple):
         if isinstance(mean, Whole):
             rows = mean.window.shape[1:] if mean.means else (len(mean.values), k)
         none = np.zeros((), dtype=np.int64)
-        return cls(np.zeros(rows), np.zeros(k), none, np.zeros(k, dtype=np.int64))
+        return cls(np.zeros(rows), np.zeros(k), none, none, np.zeros(k, dtype=np.int64))
 
     def after(self, fresh: Fresh, ladder: Ladder) -> Spread:
         """With what the observations that wait say.
 
         They and the mean together scatter by 1/weight + variance, in units of the usual noise.
-        Where an observation turns out to have been so loud that it outweighs all others here, the
-        means start anew.
+        Where one turns out to have been so loud that it outweighs all others here, the means start
+        anew.
         """
         waits, remembered = ladder.awaited, max(ladder.memory / ladder.awaited, ladders.KEPT)
-        late = ladder.loud * ladder.counted / ladder.weight  # 1 but where it was not known
-        count = 1 if np.max(late) > remembered else int(self.observed) + 1
+        known_late = ladder.loud * ladder.counted / ladder.weight  # 1 but where it was not known
+        late = int(np.sum(known_late > remembered))
+        count = 1 if late > self.late else int(self.observed) + 1
         unit = 1 / waits + float(ladder.variance[ladder.chosen])
         rate = 1 / min(count, remembered)
         return self._replace(
             squares=self.squares + rate * (fresh.entries**2 / unit - self.squares),
             quotients=self.quotients + rate * (fresh.quotients**2 / unit - self.quotients),
             observed=self.observed * 0 + count,
+            late=self.late * 0 + late,
         )
 
     def entered(self, kept: np.ndarray, steps: Any) -> Spread:
