@@ -207,7 +207,8 @@ def _look(out, expected, told, figures):
     def wrong(what):
         figures.wrong.append(f"{out.name}: {what}; {told}")
 
-    if (out / PREVIOUS / UNFINISHED).exists():  # killed while it moved a run: the next makes it good
+    # Where one was killed while it moved a run, the next process makes that good.
+    if (out / PREVIOUS / UNFINISHED).exists():
         Folder(out).put_aside()
     runs = [out, *out.glob("previous/[0-9]*")] if out.exists() else []
     whole = [run for run in runs if _status(run) == "STREAM_ENDED"]
