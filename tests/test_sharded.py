@@ -116,7 +116,7 @@ def test_background_changes_nothing_beyond_the_rounding_of_the_products(ranks, n
 @pytest.mark.parametrize("name", FLOWS + TRACKERS)
 def test_few_small_messages_a_step(compared, name):
     result = compared[name][0]
-    # Of a tracker: the level, the product, two when the columns turn, and one where they have to
+    # Of a tracker: the level, the product, two when the columns turn, and two where they have to
     # be made orthonormal, as in the first observations.
     assert max(result["messages"]) <= (3 if name in FLOWS else 5)
     q = 6 * 4 + 1

@@ -263,17 +263,19 @@ class Block(NamedTuple):
         along, across = along @ turn, across @ turn
         columns = X @ as_array_of(along - H @ across, X)
         columns += self.image @ as_array_of(across / waited, X)
-        gram = on_host(over_rows(contracted(columns, columns)))
-        if (
-            np.linalg.norm(gram - np.eye(q - 1)) > epsilon(X) ** 0.5
-        ):  # more than the next turn mends
-            columns, gram = orthonormal_columns(columns), np.eye(q - 1)
-        shadow = on_host(over_rows(contracted(columns, z)))
+        gram, shadow = (
+            on_host(part)
+            for part in over_rows(contracted(columns, columns), contracted(columns, z))
+        )
+        defect = gram - np.eye(q - 1)
+        if np.linalg.norm(defect) > epsilon(X) ** 0.5:  # more than the next turn takes out
+            columns, defect = orthonormal_columns(columns), 0 * defect
+            shadow = on_host(over_rows(contracted(columns, z)))
         rest = float(max(1 - shadow[:, 0] @ shadow[:, 0], epsilon(X))) ** 0.5
         reference = (z - columns @ as_array_of(shadow, X)) / rest
         block = self._replace(
             columns=contiguous(xp.concat([columns, reference], axis=-1)),
-            gram=np.pad(gram - np.eye(q - 1), ((0, 1), (0, 1))) + np.eye(q),
+            gram=np.eye(q) + np.pad(defect, (0, 1)),
             inside=inside,
             levels=(1 - gains) * self.levels[ladder.source] + gains * (self.recent_level / waited),
             chosen=np.asarray(chosen),
