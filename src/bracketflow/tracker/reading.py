@@ -151,7 +151,9 @@ def _of_member(state: State, coverage: float) -> tuple[Any, ...]:
         of_values = quantile * np.sqrt(variance * spread.quotients)
         estimated = (quantile / NormalDist().inv_cdf(0.5 + 0.5 * coverage)) ** 2
         angles, codimension = _angles(mean, spread, k, row_count(state.basis))
-        of_vectors = _radius(variance * estimated * angles, codimension, coverage)
+        with np.errstate(over="ignore"):  # of columns without a gap: as long as can be
+            squares = variance * estimated * angles
+        of_vectors = _radius(squares, codimension, coverage)
     return (
         values,
         of_values,
